@@ -192,6 +192,72 @@ class RetrySection(Section):
     )
 
 
+class RowsSection(Section):
+    """Bounds of the number of rows."""
+
+    min: Annotated[StrictInt, Field(ge=0)] | None = None
+    max: Annotated[StrictInt, Field(ge=0)] | None = None
+
+
+class FreshnessSection(Section):
+    """How old the newest row may be."""
+
+    column: Identifier = Field(
+        description="The time of a row: a timestamp, a date, or seconds since 1970."
+    )
+    within: Seconds
+
+
+class ReferencesSection(Section):
+    """Columns whose values must exist in an input or in another output of the job."""
+
+    columns: list[Identifier] = Field(min_length=1)
+    input: Name | None = Field(None, description="Name of the input with the values.")
+    output: Name | None = Field(None, description="Or the output of the same job with the values.")
+    to: list[Identifier] | None = Field(
+        None, min_length=1, description="Its columns with the values. Default: `columns`."
+    )
+
+
+class CheckSection(Section):
+    """A rule for the rows of an output, checked before they are committed.
+
+    Each check has exactly one of `condition`, `unique`, `not_null`, `rows`, `freshness` and `references`.
+    """
+
+    name: Name | None = Field(None, description="Default: the kind of check and its columns.")
+    output: Annotated[str | int | None, BeforeValidator(_check_output)] = Field(
+        None, description="Name or index of the output. Required if the job has several."
+    )
+    condition: Annotated[StrictStr, Field(min_length=1, max_length=10_000)] | None = Field(
+        None, description="A SQL condition. A row fails if it is false; a row with null passes."
+    )
+    unique: list[Identifier] | None = Field(
+        None, min_length=1, description="Columns that identify a row of the partition."
+    )
+    not_null: list[Identifier] | None = Field(
+        None, min_length=1, description="Columns that must have values."
+    )
+    rows: RowsSection | None = None
+    freshness: FreshnessSection | None = None
+    references: ReferencesSection | None = None
+    on_failure: Literal["block", "warn", "block_consumers"] = Field(
+        "block",
+        description="`block`: the task fails, and nothing is committed. `warn`: the partition is committed"
+        " and the result recorded. `block_consumers`: the same, but the jobs in `consumers` do not read the"
+        " partition until it is replaced or the result is accepted.",
+    )
+    consumers: list[Name] | None = Field(
+        None, min_length=1, description="block_consumers: jobs of this file that read the output."
+    )
+    key: list[Identifier] | None = Field(
+        None,
+        min_length=1,
+        description="Columns that identify failing rows in messages. Default: the columns of `unique`, the"
+        " `unique_key` of the job, the block columns, or the first three columns.",
+    )
+
+
 class UdfSection(Section):
     """User code: an immutable bundle. Its hash is verified before it runs."""
 
@@ -259,6 +325,9 @@ class JobSection(Section):
         [], description="Names of the secrets that the operator receives."
     )
     udf: UdfSection | None = None
+    checks: list[CheckSection] = Field(
+        [], description="Rules for the rows of the outputs, checked before they are committed."
+    )
 
 
 class ColumnSection(Section):
@@ -295,9 +364,10 @@ class NotifySection(Section):
     """A rule that sends a signed webhook when something happens in the DAG."""
 
     name: Name
-    event: Literal["failure", "late", "gap", "reorganisation"] = Field(
-        description="failure: a task failed permanently. late: no new partition for `after`. gap: blocks"
-        " are missing for `after`. reorganisation: a follower replaced more than `deeper_than` blocks."
+    event: Literal["failure", "check", "late", "gap", "reorganisation"] = Field(
+        description="failure: a task failed permanently. check: a data check failed, whatever its"
+        " `on_failure`. late: no new partition for `after`. gap: blocks are missing for `after`."
+        " reorganisation: a follower replaced more than `deeper_than` blocks."
     )
     url: Annotated[StrictStr, Field(pattern=r"^https?://[^\s]+$", max_length=2048)]
     secret: Identifier = Field(description="Name of the secret that signs deliveries.")
@@ -306,7 +376,7 @@ class NotifySection(Section):
     datasets: list[Name] | None = Field(
         None,
         min_length=1,
-        description="late, gap, reorganisation: published names of this DAG. Default: all.",
+        description="check, late, gap, reorganisation: published names of this DAG. Default: all.",
     )
 
 
@@ -333,6 +403,10 @@ SECTIONS: dict[str, type[Section]] = {
     "retry": RetrySection,
     "defaults": Defaults,
     "udf": UdfSection,
+    "checks": CheckSection,
+    "rows": RowsSection,
+    "freshness": FreshnessSection,
+    "references": ReferencesSection,
     "schema": ColumnSection,
 }
 

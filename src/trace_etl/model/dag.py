@@ -61,6 +61,24 @@ class Retry:
 
 
 @dataclass(frozen=True)
+class Check:
+    """A rule for the rows of an output, checked before they are committed."""
+
+    name: str
+    output: str
+    kind: str
+    """`condition`, `unique`, `not_null`, `rows`, `freshness` or `references`."""
+    rule: dict[str, Any]
+    """The settings of the kind."""
+    on_failure: str = "block"
+    """`block`, `warn` or `block_consumers`."""
+    consumers: tuple[str, ...] = ()
+    """The jobs that do not read a partition that fails, with `block_consumers`."""
+    key: tuple[str, ...] = ()
+    """The columns that identify failing rows. Empty: chosen when the check runs."""
+
+
+@dataclass(frozen=True)
 class Job:
     """A job of a DAG, with the defaults of the file applied."""
 
@@ -88,6 +106,7 @@ class Job:
     retry: Retry | None = None
     partition_by: str | None = None
     """`day` or `hour`: one partition of the output for each. None: the partitions of its inputs."""
+    checks: tuple[Check, ...] = ()
 
     @property
     def data_inputs(self) -> tuple[JobInput, ...]:

@@ -22,7 +22,7 @@ GENERATION_FIELDS = (
     "udf",
 )
 """The fields of a job that determine its rows. The other fields only affect how the tasks run."""
-_OPTIONAL = ("trigger", "time", "partition_by", "retry")
+_OPTIONAL = ("trigger", "time", "partition_by", "retry", "checks")
 """Left out without a value, so that a job that does not use them keeps the hash of earlier releases."""
 _DERIVED = ("reads", "starts")
 
@@ -34,7 +34,7 @@ def job_definition(job: Job) -> dict[str, Any]:
         {k: v for k, v in item.items() if k not in _DERIVED and not (k in _OPTIONAL and v is None)}
         for item in definition["inputs"]
     ]
-    kept = {k: v for k, v in definition.items() if not (k in _OPTIONAL and v is None)}
+    kept = {k: v for k, v in definition.items() if not (k in _OPTIONAL and v in (None, []))}
     return {**kept, "inputs": inputs}
 
 

@@ -7,14 +7,18 @@ from trace_etl.dag.operators import SQL_OPERATORS
 from trace_etl.model.dag import Dag
 
 _NEW_GENERATION = ("start", "build")
-_CHECKED_FIELDS = ("config", "inputs", "unique_key", "update_strategy")
+_CHECKED_FIELDS = ("config", "inputs", "unique_key", "update_strategy", "checks")
 """The fields of a job that the check depends on."""
 
 
 def find_changed_sql_jobs(dag: Dag, planned: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the SQL jobs that a plan adds or changes, directly or through their inputs."""
+    """Return the jobs with SQL or data checks that a plan adds or changes, directly or through their inputs."""
     changed = {job["name"] for job in planned if _needs_check(job)}
-    return [job.name for job in dag.jobs if job.operator in SQL_OPERATORS and job.name in changed]
+    return [
+        job.name
+        for job in dag.jobs
+        if (job.operator in SQL_OPERATORS or job.checks) and job.name in changed
+    ]
 
 
 def _needs_check(job: Mapping[str, Any]) -> bool:

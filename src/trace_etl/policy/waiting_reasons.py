@@ -25,6 +25,8 @@ class TaskFacts:
     error_message: str | None
     operator_cap: int | None = None
     running_of_operator: int = 0
+    held_by: str | None = None
+    """The failed data check that keeps the task from starting."""
 
 
 def explain_task(facts: TaskFacts) -> str | None:
@@ -38,6 +40,8 @@ def explain_task(facts: TaskFacts) -> str | None:
     since = f"queued since {_format_utc(facts.queued_at)}"
     if facts.paused_at is not None:
         return f"paused by {facts.paused_by} since {_format_utc(facts.paused_at)}"
+    if facts.held_by is not None:
+        return f"{since}: {facts.held_by}; replace the partition, or accept it (trace accept)"
     if facts.max_concurrency is not None and facts.running_in_job >= facts.max_concurrency:
         return f"{since}: the job's max_concurrency of {facts.max_concurrency} is reached"
     if facts.operator_cap is not None and facts.running_of_operator >= facts.operator_cap:

@@ -1,8 +1,8 @@
 """Find the output columns of a DAG's jobs with Spark's analyser, without reading rows."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -13,14 +13,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from trace_etl.api.task.checks import TaskCheck
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskInput, TaskPayload
 from trace_etl.dag.operators import FORWARDERS, OPERATORS
 from trace_etl.model.dag import Dag, Job
 from trace_etl.objects.file_store import FileStore
 from trace_etl.policy.sql_checks import add_upstream_jobs
+from trace_etl.spark.checks.rules import check_rule
 from trace_etl.spark.context import OperatorContext
-from trace_etl.spark.errors import BadTask, OperatorError
+from trace_etl.spark.errors import BadSql, BadTask, OperatorError
 from trace_etl.spark.io.appends import cast_to_stored
 from trace_etl.spark.io.column_names import check_names, quote_name
 from trace_etl.spark.io.inputs import Input, where_columns
@@ -28,6 +30,7 @@ from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.operators import find_operator, find_output_schemas
 from trace_etl.spark.session.failures import translate_error
 from trace_etl.spark.settings import SparkSettings
+from trace_etl.spark.sql_guard.plan_tree import SqlParser
 
 _NO_ID = UUID(int=0)
 _POSITION = re.compile(r"\bline (\d+),? pos (\d+)")
@@ -43,6 +46,8 @@ class JobProblem:
     line: int | None = None
     """Line in the job's SQL, from 1; None if Spark reports no position."""
     column: int | None = None
+    check: int | None = None
+    """The index of the data check with the error."""
 
 
 @dataclass
@@ -116,11 +121,36 @@ def _analyse_job(
         for name, schema in _find_outputs(spark, job, inputs).items():
             check_names(name, schema, is_table=job.update_strategy == "append")
             analysis.outputs[job.name, name] = schema
+        analysis.problems += _find_check_problems(spark, n, job, inputs, analysis)
     except OperatorError as error:
         analysis.problems.append(_locate_problem(n, job, error.detail))
     except (PySparkException, Py4JError) as error:
         detail = translate_error(error, is_alive=True).detail
         analysis.problems.append(_locate_problem(n, job, detail))
+
+
+def _find_check_problems(
+    spark: SparkSession, n: int, job: Job, inputs: list[Input], analysis: Analysis
+) -> Iterator[JobProblem]:
+    """Yield the data checks that cannot run on the columns of their outputs."""
+    empty = {item.name: item.frame.schema for item in inputs}
+    for i, check in enumerate(job.checks):
+        schema = analysis.outputs.get((job.name, check.output))
+        if schema is None:
+            continue
+        rule = check.rule
+        referred = empty.get(rule.get("input", "")) or analysis.outputs.get(
+            (job.name, rule.get("output", ""))
+        )
+        try:
+            check_rule(
+                SqlParser.of_session(spark),
+                TaskCheck.model_validate(asdict(check)),
+                spark.createDataFrame([], schema),
+                referred,
+            )
+        except BadSql as error:
+            yield JobProblem(n, error.detail, check=i)
 
 
 def _locate_problem(n: int, job: Job, message: str) -> JobProblem:

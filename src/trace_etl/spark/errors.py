@@ -3,12 +3,13 @@
 import inspect
 import json
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
+from trace_etl.api.task.checks import CheckResult
 from trace_etl.model.errors import TraceError
 from trace_etl.objects import errors as storage_errors
 
@@ -98,6 +99,18 @@ class BadColumn(OperatorError, code="bad_column", retryable=False):
 
 class BadTask(OperatorError, code="bad_task", retryable=False):
     """The worker cannot run this payload: wrong operator, config, output or filter."""
+
+
+class CheckFailed(OperatorError, code="check_failed", retryable=False):
+    """A data check of an output failed, so nothing is committed."""
+
+    results: tuple[CheckResult, ...] = ()
+
+    @classmethod
+    def of(cls, detail: str, results: Iterable[CheckResult]) -> "CheckFailed":
+        error = cls(detail)
+        error.results = tuple(results)
+        return error
 
 
 class ExecutorFailure(Exception):

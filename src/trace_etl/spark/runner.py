@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import Scope, TaskPayload
 from trace_etl.dag.operators import OPERATORS, OperatorConfig
+from trace_etl.spark.checks.run import check_files, checked_rows
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask, NothingCommitted, SparkLost, TaskCanceled
 from trace_etl.spark.io import appends, batches, reports
@@ -152,16 +153,19 @@ class SparkRunner:
             check_names(name, from_arrow_schema(schema), is_table=is_table)
         if is_table:
             assert isinstance(result, Frame)  # operators with `append` return nothing else
-            if context.task.outputs[0].columns is not None:
-                return batches.write(context, result)
-            return appends.write(context, result)
+            is_buffered = context.task.outputs[0].columns is not None
+            write = batches.write if is_buffered else appends.write
+            with checked_rows(context, result) as (rows, checks):
+                return write(context, rows).model_copy(update={"checks": checks})
         written = result.write(targets)
         context.check()
+        checks = check_files(context, result.schemas(), targets, written.files)
         verified = written.join_verified()
         for name, schema in result.schemas().items():
             mark_success(targets[name], written.files[name], schema, verified)
         invalidations = result.invalidations if isinstance(result, Frame) else ()
-        return reports.report_files(context.task, written.files, invalidations)
+        reported = reports.report_files(context.task, written.files, invalidations)
+        return reported.model_copy(update={"checks": checks})
 
     def _make_targets(self, task: TaskPayload) -> dict[str, OutputFile]:
         return {

@@ -11,8 +11,10 @@ import structlog
 
 from trace_etl.api.task import events as task_events
 from trace_etl.api.task import lifecycle
+from trace_etl.api.task.checks import CheckResult
 from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
 from trace_etl.model.errors import TraceError
+from trace_etl.spark.errors import CheckFailed
 from trace_etl.spark.link import DispatcherLink
 
 _log = structlog.stdlib.get_logger()
@@ -108,6 +110,7 @@ class Attempt:
             events=result.events,
             invalidations=result.invalidations,
             mapped_partitions=result.mapped_partitions,
+            checks=result.checks,
         )
 
     def _emit(
@@ -150,6 +153,10 @@ class Attempt:
         if isinstance(error, Refused):
             is_retryable = error.refusal == "dispatcher_failed"
             return self._make_failed(error.refusal, error.detail, retryable=is_retryable)
+        if isinstance(error, CheckFailed):
+            return self._make_failed(
+                error.code, error.detail, retryable=error.retryable, checks=error.results
+            )
         if isinstance(error, TraceError):
             return self._make_failed(
                 error.code,
@@ -170,10 +177,12 @@ class Attempt:
         retryable: bool,
         premature: bool = False,
         unreachable: bool = False,
+        checks: Sequence[CheckResult] = (),
     ) -> lifecycle.Complete:
         text = message.replace("\x00", "")[:_MAX_MESSAGE]
-        optional = {"premature": True} if premature else {}
+        optional: dict[str, object] = {"premature": True} if premature else {}
         optional |= {"unreachable": True} if unreachable else {}
+        optional |= {"checks": list(checks)} if checks else {}
         return self._make_body(
             "Failed", error_code=code, error_message=text, retryable=retryable, **optional
         )

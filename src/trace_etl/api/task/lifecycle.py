@@ -22,6 +22,7 @@ from trace_etl.api.body import (
     either,
 )
 from trace_etl.api.task.buffers import MAX_BATCH_BYTES, MAX_BATCH_ROWS
+from trace_etl.api.task.checks import CheckResult
 from trace_etl.api.task.events import Event, Invalidation
 from trace_etl.api.task.payload import Scope, Storage, TaskPayload
 from trace_etl.api.task.verification import VerifiedRange
@@ -186,6 +187,8 @@ class Complete(Fenced):
     is published again needs no invalidation: the Dispatcher records it."""
     mapped_partitions: list[MappedPartition] = _list_field(10_000)
     """Extension: what a task of a job with time partitions found in its scope."""
+    checks: list[CheckResult] = _list_field(1_000)
+    """Extension: the results of the job's data checks. A `Failed` attempt reports those that blocked it."""
     error_message: Text | None = None
     error_code: Annotated[str, StringConstraints(max_length=64, pattern=r"^[a-z0-9_]*$")] | None = (
         None
@@ -214,6 +217,8 @@ class Complete(Fenced):
                 "only `Completed` may carry `events`, `outputs`, `datasets_published` or "
                 "`invalidations`"
             )
+        if self.status == "Canceled" and self.checks:
+            raise ValueError("a `Canceled` attempt may not carry `checks`")
         return self
 
 
@@ -288,6 +293,7 @@ class TaskResult(Request):
     events: list[Event] = []
     invalidations: list[Invalidation] = []
     mapped_partitions: list["MappedPartition"] = []
+    checks: list[CheckResult] = []
 
 
 # --- success marker ---------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from uuid import UUID
 from pydantic import StringConstraints
 
 from trace_etl.api.body import Json, Reply, Request
+from trace_etl.api.task.checks import TaskCheck
 from trace_etl.model.scope import Range
 from trace_etl.model.storage import StorageRef
 
@@ -161,6 +162,8 @@ class TaskPayload(Reply):
     """Extension: the invalidation that this task repairs; null for other tasks."""
     inputs: list[TaskInput] = []
     outputs: list[TaskOutput] = []
+    checks: list[TaskCheck] = []
+    """Extension: the data checks of the outputs. A completion must report the result of each."""
     scratch_ref: Storage | None = None
     """The prefix for temporary objects of this attempt. It is deleted after its retention."""
     export_ref: Storage | None = None

@@ -14,6 +14,7 @@ from trace_etl.cli.output import print_json, print_rows
 from trace_etl.objects.file_store import FileStore
 
 if TYPE_CHECKING:
+    from trace_etl.dag.positions import FieldPath
     from trace_etl.model.dag import Dag
     from trace_etl.model.errors import Fault
     from trace_etl.spark.analysis import Analysis, JobProblem
@@ -120,11 +121,13 @@ def _analyse_or_fail(
 
 
 def _locate_problem(text: str, dag: "Dag", problem: "JobProblem") -> "Fault":
-    """Find the file position of an error: inside the SQL if known, else at the job."""
+    """Find the file position of an error: inside the SQL if known, else at the check or the job."""
     from trace_etl.dag.positions import locate, locate_inside
 
     has_sql = "sql" in dag.jobs[problem.job].config
-    path = ("jobs", problem.job, *(("config", "sql") if has_sql else ("operator",)))
+    path: FieldPath = ("jobs", problem.job, *(("config", "sql") if has_sql else ("operator",)))
+    if problem.check is not None:
+        path = ("jobs", problem.job, "checks", problem.check)
     fault = locate(text).fault(path, problem.message)
     if problem.line is None or problem.column is None:
         return fault

@@ -65,7 +65,10 @@ def _format_action(job: Json) -> str:
     if job["action"] == "retire":
         return "removed"
     if job["action"] == "adopt":
-        return "added again" if job["change"] == "added" else "changed; its data is kept"
+        if job["change"] == "added":
+            return "added again"
+        what = "checks changed" if _changes_only_checks(job) else "changed"
+        return f"{what}; its data is kept"
     if job["change"] == "added":
         return "added"
     change = f"new generation ({', '.join(job['because'])})"
@@ -74,6 +77,11 @@ def _format_action(job: Json) -> str:
     rebuilt = job["rebuild"].items()
     outputs = "; ".join(f"{name}: {_format_existing_data(data)}" for name, data in rebuilt)
     return f"{change}, built beside the old one: {outputs}"
+
+
+def _changes_only_checks(job: Json) -> bool:
+    fields = [change["field"] for change in job["fields"]]
+    return bool(fields) and all(name.startswith("checks") for name in fields)
 
 
 def _format_existing_data(data: Json) -> str:

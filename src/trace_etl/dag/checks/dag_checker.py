@@ -13,6 +13,7 @@ from trace_etl.dag.buffered_datasets import (
     find_unbuffered_outputs,
 )
 from trace_etl.dag.checks.cycles import find_cycles
+from trace_etl.dag.checks.data_checks import build_check, find_check_faults
 from trace_etl.dag.checks.file_formats import find_unreadable_inputs
 from trace_etl.dag.checks.notifications import find_rule_faults, make_rules
 from trace_etl.dag.checks.partition_sizes import find_size_conflicts
@@ -113,6 +114,8 @@ class DagChecker:
             for n, rule in find_conflicting_publications(dag):
                 self._add_fault(("publish", n), rule)
         if not self.faults and len(jobs) == len(self.parsed.jobs):
+            for path, rule in find_check_faults(dag, list(self.sections.values())):
+                self._add_fault(path, rule)
             for n, m, rule in find_unbuffered_outputs(dag):
                 self._add_fault(("jobs", n, "outputs", m), rule)
             for n, rule in find_size_conflicts(dag):
@@ -209,6 +212,7 @@ class DagChecker:
             secrets=tuple(job.secrets),
             udf=Udf(udf.bundle, udf.sha256, udf.handler) if udf else None,
             partition_by=job.partition_by,
+            checks=tuple(build_check(check, job) for check in job.checks),
         )
 
     def _check_activation(self, at: FieldPath, job: JobSection, activation: str) -> None:

@@ -10,6 +10,7 @@ _GAP_GRACE = 600
 _NEEDED = {"late": "after", "reorganisation": "deeper_than"}
 _ALLOWED = {
     "failure": (),
+    "check": ("datasets",),
     "late": ("after", "datasets"),
     "gap": ("after", "datasets"),
     "reorganisation": ("deeper_than", "datasets"),

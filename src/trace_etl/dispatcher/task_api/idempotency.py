@@ -20,6 +20,7 @@ def has_no_content(body: bodies.Complete) -> bool:
         or body.datasets_published
         or body.invalidations
         or body.mapped_partitions
+        or body.checks
     )
 
 

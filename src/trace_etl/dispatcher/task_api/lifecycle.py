@@ -11,6 +11,7 @@ import orjson
 
 from trace_etl.api.task import events as event_bodies
 from trace_etl.api.task import lifecycle as bodies
+from trace_etl.api.task.checks import CheckResult
 from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.task_api import idempotency, output_authorization, publications
 from trace_etl.dispatcher.task_api.batch_writer import BatchWriter
@@ -31,6 +32,7 @@ from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.retry import Backoff, retry_delay
 from trace_etl.state.db.pool import Conn, Pool, ReusedConnections, transaction
 from trace_etl.state.partitions import (
+    check_results,
     defects,
     invalidations,
     partition_commit,
@@ -158,11 +160,10 @@ class Lifecycle:
         events = await self._new_events(body.events, caller)
         events += publications.missing_events(published, events)
         completion = self._new_completion(body, events)
-        if body.datasets_published or body.invalidations or body.mapped_partitions:
+        if body.datasets_published or body.invalidations or body.mapped_partitions or body.checks:
             invalid = await self._new_invalidations(body.invalidations, caller)
-            mapped = body.mapped_partitions
             status = await self._complete_and_publish(
-                completion, published, invalid, caller, mapped
+                completion, published, invalid, caller, body.mapped_partitions, body.checks
             )
         else:
             status = await self._completions.submit(completion)
@@ -220,7 +221,8 @@ class Lifecycle:
         published: list[NewPartition],
         invalid: list[NewInvalidation],
         caller: Capability,
-        mapped: Sequence[bodies.MappedPartition] = (),
+        mapped: Sequence[bodies.MappedPartition],
+        checks: Sequence[CheckResult],
     ) -> str:
         fence = completion.fence
         for tries_left in reversed(range(_COMMIT_TRIES)):
@@ -229,7 +231,13 @@ class Lifecycle:
                     statuses = await completions.complete(conn, [completion])
                     if fence.task_id in statuses:
                         if published:
-                            await partition_commit.commit(conn, fence, published)
+                            await partition_commit.commit(conn, fence, published, checks)
+                        elif checks:
+                            await check_results.require_results(conn, fence, checks, [])
+                            is_committed = completion.status == "Completed"
+                            await check_results.record(
+                                conn, fence, checks, is_committed=is_committed
+                            )
                         if invalid:
                             await _record_invalidations(conn, caller.org_id, fence, invalid)
                         if mapped:

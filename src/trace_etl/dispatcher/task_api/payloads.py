@@ -180,6 +180,7 @@ class Payloads:
             "invalidation": invalid,
             "inputs": pinned.inputs,
             "outputs": common.outputs.fill(prefix),
+            "checks": common.checks,
             "scratch_ref": self._shared.object_ref(
                 task.org_id, scratch_prefix(task.org_id) + prefix, "*"
             ),

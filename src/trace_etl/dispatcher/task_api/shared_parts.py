@@ -72,6 +72,7 @@ class RevisionParts:
     """Locations of the outputs; each attempt writes under its own prefix."""
     can_invalidate_inputs: bool
     udf: orjson.Fragment
+    checks: orjson.Fragment
 
 
 class SharedParts:
@@ -134,6 +135,7 @@ class SharedParts:
             writes=[self._grant_output(revision, out) for out in revision.outputs],
             can_invalidate_inputs=operator is not None and operator.can_invalidate_inputs,
             udf=render_json(self._describe_function(revision)),
+            checks=render_json(revision.checks or []),
         )
 
     def _describe_function(self, revision: Revision) -> dict[str, str] | None:

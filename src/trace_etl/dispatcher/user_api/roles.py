@@ -52,6 +52,8 @@ ROLES: Mapping[str, str] = {
     "GET /v1/batches/{publish_id}": READER,
     "POST /v1/batches/{publish_id}/retry": WRITER,
     "POST /v1/batches/{publish_id}/drop": WRITER,
+    "GET /v1/checks": READER,
+    "POST /v1/checks/accept": WRITER,
     "GET /v1/pressure": READER,
     "GET /v1/pauses": READER,
     "POST /v1/pauses": WRITER,

@@ -19,6 +19,7 @@ from trace_etl.dispatcher.user_api.routes import (
 )
 from trace_etl.dispatcher.user_api.routes.data import (
     batches,
+    checks,
     datasets,
     invalidations,
     lineage,
@@ -36,6 +37,7 @@ ROUTERS = (
     outbox.router,
     datasets.router,
     batches.router,
+    checks.router,
     pressure.router,
     backfills.router,
     lineage.router,

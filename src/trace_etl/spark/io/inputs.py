@@ -32,7 +32,7 @@ from trace_etl.spark.io.storage import file_key
 
 _BLOCK = "block_number"
 # Below this size one core finishes before a shuffle has begun, so every stage runs as one task.
-_SMALL_BYTES = 16 * 1024 * 1024
+SMALL_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ def load(
     ]
     if not all(key.endswith(".parquet") for key in keys):
         raise BadTask(f"input {task_input.name} has CSV or JSON files, which no job can read")
-    is_small = sum(marker.bytes for marker in markers) <= _SMALL_BYTES
+    is_small = sum(marker.bytes for marker in markers) <= SMALL_BYTES
     limits = [] if _are_inside(partitions, scope) else _list_limits(schema, scope)
     if time_range is not None and task_input.time_column is not None:
         limits = [*limits, *_list_time_limits(task_input, schema, time_range)]
     conditions = [*map(_to_condition, limits), *where_columns(task_input, schema)]
     scan = Scan(store, tuple(keys), to_arrow_schema(schema, timezone="UTC"), tuple(limits))
-    frame = _filter_rows(_read_files(spark, schema, scan), conditions)
+    frame = _filter_rows(read_files(spark, schema, scan), conditions)
     # The `where` of an edge compares by the rules of SQL, which Arrow does not have.
     can_scan = bool(keys) and not task_input.where
     return Input(
@@ -154,7 +154,8 @@ def _parse_struct(columns: tuple[tuple[str, str], ...]) -> StructType:
     return cast("StructType", StructType.fromDDL(ddl))
 
 
-def _read_files(spark: SparkSession, schema: StructType, scan: Scan) -> DataFrame:
+def read_files(spark: SparkSession, schema: StructType, scan: Scan) -> DataFrame:
+    """Read the files of a scan, without its limits."""
     if not scan.keys:
         return spark.createDataFrame([], schema)
     paths = [path for key in scan.keys if (path := scan.store.jvm_path(key)) is not None]

@@ -16,14 +16,14 @@ INSERT INTO job_revisions (
     job_id, definition_hash, generation_hash, definition, activation, runtime, operator, config,
     source, execution_strategy, update_strategy, unique_key, max_attempts, timeout_seconds,
     heartbeat_timeout_seconds, priority, max_concurrency, max_queue_depth, max_queue_age,
-    bootstrap, secrets, udf, retry, partition_by)
+    bootstrap, secrets, udf, retry, partition_by, checks)
 SELECT * FROM jsonb_to_recordset(%(rows)s) AS r (
     job_id uuid, definition_hash text, generation_hash text, definition jsonb, activation text,
     runtime text, operator text, config jsonb, source jsonb, execution_strategy text,
     update_strategy text, unique_key text[], max_attempts integer, timeout_seconds integer,
     heartbeat_timeout_seconds integer, priority text, max_concurrency integer,
     max_queue_depth integer, max_queue_age integer, bootstrap jsonb, secrets text[], udf jsonb,
-    retry jsonb, partition_by text)
+    retry jsonb, partition_by text, checks jsonb)
 ON CONFLICT ON CONSTRAINT job_revisions_definition DO NOTHING
 RETURNING job_id
 """

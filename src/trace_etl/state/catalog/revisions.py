@@ -50,6 +50,7 @@ class Revision:
     unique_key: list[str]
     partition_by: str | None
     udf: dict[str, str] | None
+    checks: list[dict[str, Any]] | None
     inputs: tuple[RevisionInput, ...]
     outputs: tuple[RevisionOutput, ...]
 
@@ -80,7 +81,7 @@ async def find_producers(conn: Conn, versions: list[UUID]) -> dict[UUID, Produce
 
 _REVISION = """
 SELECT g.org_id, g.name, j.name, r.operator, r.runtime, r.config, r.update_strategy,
-       r.execution_strategy, r.unique_key, r.partition_by, r.udf
+       r.execution_strategy, r.unique_key, r.partition_by, r.udf, r.checks
   FROM job_revisions r JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
  WHERE r.revision_id = %(revision_id)s
 """

@@ -22,6 +22,22 @@ SELECT r.org_id, r.dag_id, r.dag, r.name, r.event,
  WHERE r.event = 'failure' AND f.finished_at >= r.deployed_at
 ON CONFLICT ON CONSTRAINT notifications_once DO NOTHING
 """
+# A result is replaced by the next one for its partition, so each is found once.
+_FIND_CHECKS = """
+INSERT INTO notifications (org_id, dag_id, dag, rule, event, dedupe_key, body, url, secret)
+SELECT r.org_id, r.dag_id, r.dag, r.name, r.event, c.result_id::text,
+       jsonb_build_object('dataset', coalesce(c.dataset, concat_ws('.', c.dag, c.job, c.output)),
+                          'partition_key', c.partition_key, 'check', c."check", 'kind', c.kind,
+                          'on_failure', c.on_failure, 'failing_rows', c.failing_rows,
+                          'checked_rows', c.checked_rows, 'samples', c.samples,
+                          'message', c.message, 'task_id', c.task_id, 'occurred_at', c.checked_at),
+       r.url, r.secret
+  FROM notification_rules r JOIN jobs j ON j.dag_id = r.dag_id AND j.active
+  JOIN check_details c ON c.job_id = j.job_id
+ WHERE r.event = 'check' AND NOT c.passed AND c.checked_at >= r.deployed_at
+   AND (r.datasets IS NULL OR c.dataset = ANY (r.datasets))
+ON CONFLICT ON CONSTRAINT notifications_once DO NOTHING
+"""
 _FIND_LATE = """
 INSERT INTO notifications (org_id, dag_id, dag, rule, event, dedupe_key, body, url, secret)
 SELECT w.org_id, w.dag_id, w.dag, w.rule, w.event, concat_ws(':', w.dataset_uuid, c.last_at),
@@ -72,7 +88,7 @@ ON CONFLICT ON CONSTRAINT notifications_once DO NOTHING
 async def find_new(conn: Conn) -> int:
     """Record what the rules ask for and was not recorded before. Returns how many."""
     found = 0
-    for statement in (_FIND_FAILURES, _FIND_LATE, _FIND_GAPS, _FIND_REORGANISATIONS):
+    for statement in (_FIND_FAILURES, _FIND_CHECKS, _FIND_LATE, _FIND_GAPS, _FIND_REORGANISATIONS):
         found += (await conn.execute(statement)).rowcount
     return found
 

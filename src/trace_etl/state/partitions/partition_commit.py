@@ -8,13 +8,14 @@ from uuid import UUID
 from psycopg.errors import ExclusionViolation
 from psycopg.types.json import Jsonb
 
+from trace_etl.api.task.checks import CheckResult
 from trace_etl.dag.operators import COLUMN_KEEPERS
 from trace_etl.model.errors import Forbidden, PartitionOverlap
 from trace_etl.model.scope import Range, make_range
 from trace_etl.model.task import Fence
 from trace_etl.policy.commit_decision import CommitDecision, ExistingPartition, decide_commit
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.partitions import invalidations, kept_rows, partition_links
+from trace_etl.state.partitions import check_results, invalidations, kept_rows, partition_links
 from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.partitions.new_partition import NewPartition
 
@@ -37,19 +38,30 @@ class _CommittingTask:
     """An input became invalid while the task ran, and no other task processes the invalidation."""
     keeps_rows: bool
     """The operator writes the rows of its input unchanged."""
+    has_checks: bool
+    """The job has data checks."""
     existing: list[list[ExistingPartition]]
     """For each new partition, the committed partitions that share its key or its blocks."""
 
 
-async def commit(conn: Conn, fence: Fence, outputs: Sequence[NewPartition]) -> list[NewPartition]:
+async def commit(
+    conn: Conn,
+    fence: Fence,
+    outputs: Sequence[NewPartition],
+    checks: Sequence[CheckResult] = (),
+) -> list[NewPartition]:
     """Point partitions at an attempt's output. Returns the new partitions that readers see now.
 
     A committed partition that was made from newer inputs stays. Replacing a partition invalidates
     everything made from it. The number of statements does not depend on the number of partitions.
-    Raises PartitionOverlap, BrokenLink, RowsChanged, Forbidden, ConcurrentCommit.
+    Raises PartitionOverlap, BrokenLink, RowsChanged, Forbidden, ConcurrentCommit, and Invalid if a result of
+    the job's data checks is missing or does not allow the commit.
     """
     new = _drop_covered(outputs)
     task = await _lock_existing(conn, fence, new)
+    if task.has_checks or checks:
+        names = [(item.dataset_version, item.partition_key) for item in outputs]
+        await check_results.require_results(conn, fence, checks, names)
     visible: list[NewPartition] = []
     covered: list[tuple[UUID, str]] = []
     replacing: list[str] = []
@@ -81,6 +93,7 @@ async def commit(conn: Conn, fence: Fence, outputs: Sequence[NewPartition]) -> l
     if len(moved) < len(outputs):
         await _note_uncommitted(conn, fence, outputs)
     if visible:
+        await _record_checks(conn, fence, task, moved, covered, checks)
         await _record_lineage(conn, fence, moved)
         await _invalidate_rewritten(conn, fence, task.org_id, moved)
         if task.missed_invalidation:
@@ -88,6 +101,26 @@ async def commit(conn: Conn, fence: Fence, outputs: Sequence[NewPartition]) -> l
     if task.is_refresh:
         await conn.execute(_REFRESH_AGAIN, {"task_id": fence.task_id})
     return visible
+
+
+async def _record_checks(
+    conn: Conn,
+    fence: Fence,
+    task: _CommittingTask,
+    moved: Sequence["_Moved"],
+    covered: Sequence[tuple[UUID, str]],
+    checks: Sequence[CheckResult],
+) -> None:
+    """Replace the results of the partitions that moved. New partitions of a job without checks have none."""
+    replaced = [
+        (m.dataset_version, m.partition_key) for m in moved if m.is_rewrite or task.has_checks
+    ]
+    if replaced or covered:
+        await check_results.forget(conn, [*replaced, *covered])
+    current = {(m.dataset_version, m.partition_key) for m in moved}
+    results = [c for c in checks if (c.dataset_version, c.partition_key) in current]
+    if results:
+        await check_results.record(conn, fence, results, is_committed=True)
 
 
 def _list_linked(items: Sequence[NewPartition]) -> list[tuple[UUID, int, int]]:
@@ -149,9 +182,9 @@ WITH task AS (
            i.made_xid,
            t.cursor_value IS NOT NULL AND t.invalidation_id IS NULL AS follows,
            missed_invalidation(t) AS missed_invalidation,
-           (SELECT operator = ANY(%(keepers)s::text[]) FROM job_revisions r
-             WHERE r.revision_id = t.revision_id) AS keeps_rows
-      FROM tasks t LEFT JOIN invalidations i ON i.invalidation_id = t.invalidation_id
+           r.operator = ANY(%(keepers)s::text[]) AS keeps_rows, r.checks IS NOT NULL AS has_checks
+      FROM tasks t JOIN job_revisions r ON r.revision_id = t.revision_id
+      LEFT JOIN invalidations i ON i.invalidation_id = t.invalidation_id
      WHERE t.task_id = %(task_id)s
 ), existing AS (
     SELECT n.place, p.partition_key, p.range_start, p.range_end,
@@ -175,7 +208,7 @@ WITH task AS (
        FOR UPDATE OF p
 )
 SELECT task.org_id, task.partition_key, task.range_start, task.range_end, task.is_refresh,
-       task.follows,       task.missed_invalidation, task.keeps_rows,
+       task.follows, task.missed_invalidation, task.keeps_rows, task.has_checks,
        e.place, e.partition_key, e.range_start, e.range_end, e.is_newer, e.is_cured
   FROM task LEFT JOIN existing e ON true
 """
@@ -197,9 +230,11 @@ async def _lock_existing(conn: Conn, fence: Fence, new: list[NewPartition]) -> _
             partition = ExistingPartition(key, make_range(start, end), is_newer, is_cured)
             existing[int(position) - 1].append(partition)
     # The completion has locked its task.
-    org_id, key, start, end, is_refresh, follows, missed, keeps_rows, *_ = rows[0]
+    org_id, key, start, end, is_refresh, follows, missed, keeps_rows, has_checks, *_ = rows[0]
     span = make_range(start, end)
-    return _CommittingTask(org_id, key, span, is_refresh, follows, missed, keeps_rows, existing)
+    return _CommittingTask(
+        org_id, key, span, is_refresh, follows, missed, keeps_rows, has_checks, existing
+    )
 
 
 _DELETE_COVERED = """

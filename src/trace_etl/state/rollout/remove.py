@@ -8,6 +8,7 @@ from trace_etl.model.errors import NameInUse, NotFound
 from trace_etl.policy.deploy_plan import describe_readers
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_dicts
+from trace_etl.state.partitions import check_results
 from trace_etl.state.rollout import deployed_state, retire, rollouts
 
 
@@ -159,4 +160,5 @@ UPDATE datasets d SET dataset_version = NULL
 async def delete_data(conn: Conn, *, limit: int) -> int:
     """Delete one batch of partitions of removed DAGs. Their objects are swept after their retention."""
     await conn.execute(_FORGET_GENERATIONS)
+    await check_results.delete_removed(conn, limit=limit)
     return (await conn.execute(_EMPTY, {"limit": limit})).rowcount

@@ -13,7 +13,7 @@ SELECT t.task_id, t.job_id, t.max_concurrency, c.operator, c.cap
   LEFT JOIN operator_caps c ON c.operator = j.capped_operator
  WHERE t.task_id = ANY(%(task_ids)s) AND t.status = 'Queued' AND NOT t.cancel_requested
    AND (t.max_concurrency IS NOT NULL OR j.capped_operator IS NOT NULL)
-   AND NOT is_paused(j, t.bulk)
+   AND NOT is_paused(j, t.bulk) AND NOT is_held_by_check(t)
  ORDER BY t.bulk, t.queued_at, t.task_id
 """
 

@@ -61,6 +61,7 @@ UPDATE tasks t
  WHERE t.task_id = l.task_id AND t.status || '' = 'Queued' AND NOT t.cancel_requested
    AND l.worker_id || '' = l.worker_id AND j.job_id = t.job_id
    AND t.max_concurrency IS NULL AND j.capped_operator IS NULL AND NOT is_paused(j, t.bulk)
+   AND NOT is_held_by_check(t)
 RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.org_id, t.revision_id,
        t.timeout_seconds, t.lease_seconds, t.dataset_uuid, t.dataset_version, t.partition_key,
        t.range_start, t.range_end, t.cursor_value, t.invalidation_id,

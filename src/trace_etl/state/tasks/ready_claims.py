@@ -15,7 +15,7 @@ _CLAIM_OLDEST = """
 WITH oldest AS (
     SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id)
      WHERE t.runtime = %(runtime)s AND t.status = 'Queued' AND NOT t.cancel_requested
-       AND t.max_concurrency IS NULL AND j.capped_operator IS NULL
+       AND t.max_concurrency IS NULL AND j.capped_operator IS NULL AND NOT is_held_by_check(t)
        AND NOT EXISTS (SELECT FROM jobs WHERE paused_at IS NOT NULL OR bulk_paused_at IS NOT NULL)
      ORDER BY t.bulk, t.queued_at LIMIT %(limit)s::int FOR UPDATE OF t SKIP LOCKED
 ), candidates AS MATERIALIZED (

@@ -24,6 +24,8 @@ class TaskWithFacts(TaskItem):
     running_of_operator: int
     paused_at: datetime | None
     paused_by: str | None
+    held_by: str | None
+    """The failed data check that keeps the task from starting."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class TaskFilter(WorkFilter):
 
 
 _LIST = """
-SELECT * FROM task_details
+SELECT *, explain_hold(task_id) AS held_by FROM task_details
  WHERE org_id = %(org_id)s
    AND (%(dag)s::text IS NULL OR dag = %(dag)s)
    AND (%(job)s::text IS NULL OR job = %(job)s)
@@ -58,7 +60,7 @@ async def list_tasks(
 
 
 _GET = """
-SELECT * FROM task_details
+SELECT *, explain_hold(task_id) AS held_by FROM task_details
  WHERE task_id = %(task_id)s AND (%(org_id)s::uuid IS NULL OR org_id = %(org_id)s)
 """
 
@@ -111,7 +113,7 @@ WITH job AS (
 SELECT outbox_id FROM enqueue(ARRAY(
     SELECT wake_entry(t.task_id, t.runtime) FROM tasks t JOIN jobs j USING (job_id)
      WHERE t.job_id = %(job_id)s AND t.status = 'Queued'
-       AND j.capped_operator IS NULL AND NOT is_paused(j, t.bulk)
+       AND j.capped_operator IS NULL AND NOT is_paused(j, t.bulk) AND NOT is_held_by_check(t)
      ORDER BY t.bulk, t.queued_at LIMIT (SELECT least(n, 1000) FROM room)))
 """
 # The oldest tasks of all jobs of an operator get the room under its cap, within the cap of each job.
@@ -129,7 +131,7 @@ SELECT outbox_id FROM enqueue(ARRAY(
      CROSS JOIN LATERAL (
            SELECT q.runtime, q.task_id, q.bulk, q.queued_at FROM tasks q
             WHERE q.job_id = j.job_id AND q.status = 'Queued'
-              AND NOT (q.bulk AND j.bulk_paused_at IS NOT NULL)
+              AND NOT (q.bulk AND j.bulk_paused_at IS NOT NULL) AND NOT is_held_by_check(q)
             ORDER BY q.bulk, q.queued_at
             LIMIT least(room.n, greatest(0, coalesce(r.max_concurrency, 2147483647) - (
                       SELECT count(*) FROM tasks o
@@ -150,7 +152,7 @@ SELECT outbox_id FROM enqueue(ARRAY(
     SELECT wake_entry(t.task_id, t.runtime) FROM tasks t JOIN jobs j USING (job_id)
      WHERE t.runtime = %(runtime)s AND t.status = 'Queued'
        AND t.queued_at < now() - %(older)s::interval
-       AND NOT is_paused(j, t.bulk)
+       AND NOT is_paused(j, t.bulk) AND NOT is_held_by_check(t)
      ORDER BY t.bulk, t.queued_at LIMIT %(limit)s))
 """
 

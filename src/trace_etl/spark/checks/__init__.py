@@ -1,0 +1,1 @@
+"""Data checks of outputs: rules that rows must meet before they are committed."""

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
+from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
 
 SECRET = "the-secret"
@@ -27,10 +27,12 @@ jobs:
     outputs: [out]
     max_attempts: 1
     config: {{sql: "SELECT 1 FROM ranges"}}
+    checks: [{{rows: {{min: 1}}, on_failure: warn}}]
 publish:
   - {{name: {name}_out, from: {{job: work}}}}
 notify:
   - {{name: failures, event: failure, url: "{url}", secret: {secret}}}
+  - {{name: quality, event: check, url: "{url}", secret: {secret}, datasets: [{name}_out]}}
   - {{name: silence, event: late, after: 1h, url: "{url}", secret: {secret}}}
   - {{name: holes, event: gap, after: 1h, url: "{url}", secret: {secret}, datasets: [{name}_out]}}
 """
@@ -142,16 +144,52 @@ def test_a_failure_is_delivered_once_with_a_valid_signature_after_refusals(
     assert sent["detail"]["error_code"] == "bad_rows"
 
 
+def publish(here: Bench, attempt: Attempt, *, passed: bool) -> None:
+    checked = {
+        "dataset_version": attempt.output["dataset_version"],
+        "partition_key": attempt.scope["partition_key"],
+        "name": "rows",
+        "passed": passed,
+        "checked_rows": 3,
+        "failing_rows": 0,
+        "message": "" if passed else "too few rows",
+    }
+    reply = here.complete(
+        attempt,
+        datasets_published=[here.write_output(attempt)],
+        events=[attempt.event()],
+        checks=[checked],
+    )
+    assert reply.status_code == 200, reply.text
+
+
+def test_a_check_that_fails_is_sent_once_for_each_partition(
+    here: Bench, receiver: Receiver
+) -> None:
+    dag = deploy(here, receiver.url)
+    good, bad = work_tasks(here, dag, (0, 9), (10, 19))
+    publish(here, here.claimed(good), passed=True)
+    publish(here, here.claimed(bad), passed=False)
+    run_pass(here)
+    run_pass(here)
+    [item] = listed(here, dag)
+    assert item["rule"] == "quality"
+    assert {k: item["detail"][k] for k in ("dataset", "partition_key", "check", "message")} == {
+        "dataset": f"{dag}_out",
+        "partition_key": "10-19",
+        "check": "rows",
+        "message": "too few rows",
+    }
+    assert len(receiver.calls) == 1
+
+
 def test_late_data_and_gaps_are_found_when_they_are_old_enough(
     here: Bench, receiver: Receiver
 ) -> None:
     dag = deploy(here, receiver.url)
     for task_id in work_tasks(here, dag, (0, 9), (20, 29)):
         attempt = here.claimed(task_id)
-        reply = here.complete(
-            attempt, datasets_published=[here.write_output(attempt)], events=[attempt.event()]
-        )
-        assert reply.status_code == 200, reply.text
+        publish(here, attempt, passed=True)
     run_pass(here)
     assert not listed(here, dag), "the data is not old enough"
 

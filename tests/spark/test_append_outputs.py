@@ -11,12 +11,13 @@ from pyspark.sql import SparkSession
 
 from support.postgres import Templates, copied
 from support.spark_tasks import task
+from trace_etl.api.task.checks import TaskCheck
 from trace_etl.api.task.payload import TaskInput, TaskOutput, TaskPayload
 from trace_etl.data import migrations
 from trace_etl.data.errors import StaleWriter
 from trace_etl.model.storage import hot_table
 from trace_etl.objects.file_store import FileStore
-from trace_etl.spark.errors import BadSql, BadTask
+from trace_etl.spark.errors import BadSql, BadTask, CheckFailed
 from trace_etl.spark.io import hot_tables
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
@@ -77,6 +78,31 @@ def test_rows_are_upserted_and_a_replay_adds_nothing(
     assert _table(dsn, output) == wanted
     mine.run(_task(output, "('bob', 7, 0D), ('cid', 8, 1D)"))
     assert _table(dsn, output) == [wanted[0], ("bob", 7, 0.0), ("cid", 8, 1.0)]
+
+
+def test_checks_of_rows_for_a_table_run_before_one_of_them_is_written(
+    mine: SparkRunner, dsn: str, output: TaskOutput
+) -> None:
+    rule = {
+        "output": "answer",
+        "name": "positive",
+        "kind": "condition",
+        "rule": {"sql": "amount > 0"},
+    }
+    mine.run(_task(output, "('ann', 1, 1D)"))
+    bad = "('ann', 2, 7D), ('bob', 3, -1D)"
+    blocking = _task(output, bad, checks=[TaskCheck.model_validate(rule)])
+    with pytest.raises(
+        CheckFailed, match=r"1 of 2 rows do not meet .amount > 0., for example who=bob"
+    ):
+        mine.run(blocking)
+    assert _table(dsn, output) == [("ann", 1, 1.0)], "rows of a blocked attempt are visible"
+
+    warning = TaskCheck.model_validate({**rule, "on_failure": "warn"})
+    [result] = mine.run(_task(output, bad, checks=[warning])).checks
+    assert (result.passed, result.failing_rows, result.checked_rows) == (False, 1, 2)
+    assert (result.partition_key, result.dataset_version) == ("0-9", output.dataset_version)
+    assert _table(dsn, output) == [("ann", 2, 7.0), ("bob", 3, -1.0)]
 
 
 def test_a_late_attempt_writes_nothing(mine: SparkRunner, dsn: str, output: TaskOutput) -> None:

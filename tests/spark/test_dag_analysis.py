@@ -57,6 +57,26 @@ def test_the_columns_of_every_output_are_known_before_a_run(session: SparkSessio
     assert shapes["last", "last"] == "struct<m:bigint>"
 
 
+def test_a_check_that_cannot_run_is_found_before_a_run(session: SparkSession) -> None:
+    checks = """
+    checks:
+      - {condition: "number > 0", name: good}
+      - {unique: [nowhere]}
+      - {condition: "n > (SELECT 1)"}
+      - {references: {columns: [n], input: logs, to: [nowhere]}}
+  - name: outer"""
+    text = (
+        DAG.replace("WHERE", "").replace("\n  - name: outer", checks).replace("number > 0", "n > 0")
+    )
+    found = analyse_dag(session, parse_dag(text), {})
+    assert [(p.job, p.check) for p in found.problems] == [(3, 1), (3, 2), (3, 3)]
+    assert found.problems[0].message == (
+        "check unique_nowhere: first has no column nowhere; it has address, n"
+    )
+    assert "one expression over the columns" in found.problems[1].message
+    assert "logs has no column nowhere" in found.problems[2].message
+
+
 def test_the_columns_of_a_published_dataset_come_from_the_stack(session: SparkSession) -> None:
     known = StructType.fromDDL("a int")
     found = analyse_dag(session, parse_dag(DAG.replace("WHERE", "")), {"elsewhere": known})

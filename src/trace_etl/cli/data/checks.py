@@ -23,7 +23,7 @@ def checks(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """List the results of data checks, newest first."""
+    """List results of data checks, newest first."""
     print_list(
         home,
         "/v1/checks",
@@ -44,7 +44,10 @@ def accept(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Accept failed checks of a partition, so that waiting jobs read it."""
+    """Accept failed checks of a partition.
+
+    Jobs that wait for the partition read it.
+    """
     body = {"dataset": dataset, "partition_key": partition, "check": check, "reason": reason}
     with session(home) as client:
         answer = client.post("/v1/checks/accept", body)

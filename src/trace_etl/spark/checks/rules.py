@@ -79,20 +79,14 @@ def _check_condition(parser: SqlParser, check: TaskCheck, sql: str, rows: DataFr
 
 
 def _is_expression(tree: PlanNode) -> bool:
-    """Whether a plan is only a filter of the rows: the text has not closed its parentheses early."""
-    plans = [tree]
-    while nodes := [node for node in plans[-1].nodes() if node.kind == "P"]:
-        plans.append(nodes[0])
-    return tuple(plan.name for plan in plans) == _SHAPE and _count_relations(tree) == 1
-
-
-def _count_relations(tree: PlanNode) -> int:
-    waiting, found = [tree], 0
+    """Whether a plan only filters rows: the text closes no parenthesis early and has no subquery."""
+    plans: list[str] = []
+    waiting = [tree]
     while waiting:
         node = waiting.pop()
-        found += node.name == _SHAPE[-1]
+        plans += [node.name] if node.kind == "P" else []
         waiting.extend(node.nodes())
-    return found
+    return tuple(plans) == _SHAPE
 
 
 def is_false(sql: str) -> Column:

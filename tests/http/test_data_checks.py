@@ -263,7 +263,7 @@ def test_named_consumers_wait_for_a_failed_partition_until_it_is_accepted_or_rep
     ).json()
     assert (accepted["checks"], accepted["released_jobs"]) == (["unique_n"], 3)
     shared.live.drain()
-    woken = {message["task_id"] for message in shared.messages("ecs_platform")}
+    woken = {message["task_id"] for message in shared.messages("ecs_python")}
     assert {careful["0-9"], whole} <= woken, "the held tasks were not woken"
     assert claim_status(shared, careful["0-9"]) == "Claimed"
     assert claim_status(shared, whole) == "Claimed"

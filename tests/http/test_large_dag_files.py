@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -19,6 +20,8 @@ from support.users import new_user
 from support.waiting import eventually
 from trace_etl.dispatcher.user_api import deploy_runner
 from trace_etl.dispatcher.user_api.deploy_process import DeployLimits
+from trace_etl.state.catalog import dags
+from trace_etl.state.catalog.jobs import list_jobs
 
 HEADER = "name: {name}\n# {padding}\njobs:\n"
 JOB = "  - {{name: {name}, source: {{kind: manual}}, outputs: [o]}}\n"
@@ -111,6 +114,27 @@ def test_a_small_file_over_a_large_deployed_dag_is_planned_in_a_process(
     assert after > before
     actions = {job["name"]: job["action"] for job in reply.json()["plan"]["jobs"]}
     assert actions == {"a": "keep", "b": "retire", "c": "retire"}
+
+
+def test_all_jobs_of_a_large_dag_are_shown_in_pages(
+    shared: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop answers other requests between two pages."""
+    name, jobs = f"d_{uuid4().hex[:12]}", ["a", "b", "c", "d", "e"]
+    assert shared.user.post("/v1/dags", json=make_dag(*jobs, name=name)).is_success
+    pages: list[int] = []
+
+    async def list_page(*args: Any, limit: int, **options: Any) -> list[Any]:
+        pages.append(limit)
+        return await list_jobs(*args, limit=limit, **options)
+
+    for size, expected in ((2, [2, 2, 2]), (5, [5, 5]), (1000, [1000])):
+        pages.clear()
+        monkeypatch.setattr(dags, "_JOBS_PER_PAGE", size)
+        monkeypatch.setattr(dags, "list_jobs", list_page)
+        shown = shared.user.get(f"/v1/dags/{name}").json()
+        assert (shown["jobs"], [job["job"] for job in shown["job_list"]]) == (5, jobs)
+        assert pages == expected
 
 
 def test_one_users_plans_do_not_take_the_slot_of_another(shared: Bench) -> None:

@@ -3,12 +3,13 @@
 from uuid import UUID
 
 from trace_etl.api.user.dags import DagDetail, DagItem, DeployedDataset
+from trace_etl.api.user.jobs import JobItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.catalog.jobs import JobFilter, list_jobs
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all, fetch_dicts
 
-_MAX_JOBS = 10_000
+_JOBS_PER_PAGE = 1_000
 
 _DATASETS = """
 SELECT j.name AS job, o.name AS output, d.dataset_uuid, d.dataset_version, d.building_version,
@@ -73,9 +74,21 @@ SELECT d.name AS dag, d.dag_version, d.deployed_at, v.text
 
 
 async def get_dag(conn: Conn, org_id: UUID, name: str) -> DagDetail:
-    """Read one deployed DAG with its text and jobs. Raises NotFound."""
+    """Read one deployed DAG with its text and all its jobs. Raises NotFound."""
     rows = await fetch_dicts(conn, _GET, {"org_id": org_id, "name": name})
     if not rows:
         raise NotFound(f"no deployed DAG {name!r}; `trace dags` lists them")
-    jobs = await list_jobs(conn, org_id, JobFilter(dag=name), after=None, limit=_MAX_JOBS)
+    jobs = await _list_all_jobs(conn, org_id, name)
     return DagDetail(**rows[0], jobs=len(jobs), job_list=jobs)
+
+
+async def _list_all_jobs(conn: Conn, org_id: UUID, dag: str) -> list[JobItem]:
+    """List the jobs of a DAG in pages: other requests are answered between two pages of a large DAG."""
+    jobs: list[JobItem] = []
+    after: tuple[str, str] | None = None
+    while True:
+        page = await list_jobs(conn, org_id, JobFilter(dag=dag), after=after, limit=_JOBS_PER_PAGE)
+        jobs += page
+        if len(page) < _JOBS_PER_PAGE:
+            return jobs
+        after = (dag, page[-1].job)

@@ -5,7 +5,8 @@ import hmac
 import json
 import threading
 from collections.abc import Generator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +16,7 @@ import pytest
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
+from trace_etl.dispatcher.loops import notifier
 
 SECRET = "the-secret"
 DAG = """
@@ -38,26 +40,44 @@ notify:
 """
 
 
+# What a hostile receiver answers, byte by byte or without an end.
+_ENDLESS = {
+    "/head": (b"HTTP/1.1 200 OK\r\nx: ", b"y", 0.05),
+    "/body": (b"HTTP/1.1 200 OK\r\n\r\n", b"y" * 65536, 0.0),
+}
+
+
 class Receiver:
-    """An HTTP server that refuses the first deliveries."""
+    """An HTTP server that refuses the first deliveries, and has paths with hostile answers."""
 
     def __init__(self) -> None:
         self.refusals = 0
+        self.ended = threading.Event()
         self.calls: list[tuple[dict[str, str], bytes]] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.path in _ENDLESS:
+                    self._send_until_closed(*_ENDLESS[self.path])
+                    return
                 outer.calls.append(({k.lower(): v for k, v in self.headers.items()}, body))
                 refused = len(outer.calls) <= outer.refusals
                 self.send_response(503 if refused else 204)
                 self.end_headers()
 
+            def _send_until_closed(self, start: bytes, piece: bytes, pause: float) -> None:
+                self.close_connection = True
+                with suppress(ConnectionError):
+                    self.wfile.write(start)
+                    while not outer.ended.wait(pause):
+                        self.wfile.write(piece)
+
             def log_message(self, format: str, *args: Any) -> None:
                 """Print nothing."""
 
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook"
 
 
@@ -67,6 +87,7 @@ def receiver() -> Generator[Receiver]:
     thread = threading.Thread(target=made.server.serve_forever, args=(0.05,))
     thread.start()
     yield made
+    made.ended.set()
     made.server.shutdown()
     thread.join()
     made.server.server_close()
@@ -220,3 +241,21 @@ def test_a_missing_secret_is_named_in_the_plan_and_in_the_failed_notification(
     assert item["failed_at"] is not None
     assert "nowhere" in item["last_error"]
     assert not receiver.calls
+
+
+def test_hostile_receivers_do_not_delay_the_deliveries_of_others(
+    here: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifier, "_TIMEOUT", 3.0)
+    base = receiver.url.removesuffix("/hook")
+    urls = ["http://xn--/", f"{base}/head", f"{base}/body", receiver.url]
+    found = {url: deploy(here, url) for url in urls}
+    for dag in found.values():
+        (task_id,) = work_tasks(here, dag, (0, 9))
+        here.complete(here.claimed(task_id), "Failed", error_code="bad_rows", error_message="bad")
+    run_pass(here)
+    items = {url: listed(here, dag)[0] for url, dag in found.items()}
+    assert len(receiver.calls) == 1
+    assert [items[url]["sent_at"] is not None for url in urls] == [False, False, True, True]
+    assert "A-label" in items[urls[0]]["last_error"]
+    assert items[urls[1]]["last_error"] == "the receiver did not answer within 3 s"

@@ -15,7 +15,7 @@ from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.feed import notifications
 from trace_etl.state.feed.notifications import DueNotification
 
-_TIMEOUT = 10.0
+_TIMEOUT = 10.0  # for a whole delivery
 _HOLD = timedelta(minutes=1)
 _log = structlog.stdlib.get_logger()
 
@@ -44,8 +44,9 @@ class Notifier:
 
     async def _deliver(self, http: httpx.AsyncClient, item: DueNotification) -> None:
         try:
-            await self._send(http, item)
-        except (httpx.HTTPError, httpx.InvalidURL, NotDelivered) as error:
+            await self._send_in_time(http, item)
+        # A host name that cannot be encoded is a UnicodeError.
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, NotDelivered) as error:
             reason = str(error) or type(error).__name__
             _log.warning("notification_failed", notification_id=item.notification_id, error=reason)
             async with self.pool.connection() as conn:
@@ -60,6 +61,14 @@ class Notifier:
         async with self.pool.connection() as conn:
             await notifications.record_sent(conn, item.notification_id)
         _log.info("notification_sent", notification_id=item.notification_id, rule=item.rule)
+
+    async def _send_in_time(self, http: httpx.AsyncClient, item: DueNotification) -> None:
+        """Send within the timeout: a receiver that answers byte by byte must not stop the others."""
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                await self._send(http, item)
+        except TimeoutError as error:
+            raise NotDelivered(f"the receiver did not answer within {_TIMEOUT:g} s") from error
 
     async def _send(self, http: httpx.AsyncClient, item: DueNotification) -> None:
         secret = self.secrets.find(item.org_id, item.secret)
@@ -83,6 +92,7 @@ class Notifier:
                 content, secret, timestamp, delivery, f"{item.org_id}/{item.dag}/{item.rule}"
             ),
         }
-        reply = await http.post(item.url, content=content, headers=headers)
-        if not reply.is_success:
-            raise NotDelivered(f"the receiver answered {reply.status_code}")
+        # The body of the answer is not read: it may be endless.
+        async with http.stream("POST", item.url, content=content, headers=headers) as reply:
+            if not reply.is_success:
+                raise NotDelivered(f"the receiver answered {reply.status_code}")

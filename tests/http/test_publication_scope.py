@@ -302,6 +302,12 @@ _FALSE_MARKERS = {
     "a name without a suffix": lambda mine, _: rename_file(mine, ""),
     "a column without a type": lambda mine, _: rewrite_marker(mine, schema=[{"name": "a"}]),
     "a column without a name": lambda mine, _: rewrite_marker(mine, schema=[{"type": "int"}]),
+    "a NUL in a column": lambda mine, _: rewrite_marker(
+        mine, schema=[{"name": "a\x00b", "type": "int"}]
+    ),
+    "a NUL in a field": lambda mine, _: rewrite_marker(
+        mine, schema=[{"name": "a", "type": "int", "\x00": ""}]
+    ),
     "a deep type": lambda mine, _: rewrite_marker(
         mine, schema=[{"name": "a", "type": "array<" * 5000 + "int" + ">" * 5000}]
     ),

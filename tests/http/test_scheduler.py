@@ -284,8 +284,13 @@ def test_a_trigger_that_is_no_time_is_refused_and_does_not_stop_the_scheduler(
         ):
             reply = http.post("/v1/triggers", json={**job, **scope})
             assert reply.status_code == 409 and "--at" in reply.json()["detail"], reply.text
-        reply = http.post("/v1/triggers", json={**job, "scheduled_time": "2026-03-01T12:00:00"})
-        assert reply.status_code == 422, reply.text  # no time zone
+        for no_time in (
+            "2026-03-01T12:00:00",
+            "0001-01-01T00:00:00+01:00",
+            "9999-12-31T23:59:59-01:00",
+        ):
+            reply = http.post("/v1/triggers", json={**job, "scheduled_time": no_time})
+            assert reply.status_code == 422, reply.text  # no time zone, or no such time in UTC
         for tick in (NOON - HOUR, late):
             reply = http.post("/v1/triggers", json={**job, "scheduled_time": tick.isoformat()})
             assert reply.status_code == 200, reply.text

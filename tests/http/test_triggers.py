@@ -1,11 +1,13 @@
 """What starts a job, apart from what it reads: ticks, payloads, keys, and jobs over whole datasets."""
 
+import json
 from typing import Any
 
 import pytest
 
 from support.clock import Clock
 from support.lifecycle import Attempt, Bench
+from trace_etl.http.dispatcher_client import _CLAIM_REPLY
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.routing.reconcile import compare_partitions
 
@@ -181,6 +183,41 @@ def test_a_manual_source_takes_a_key_a_cursor_or_a_payload(clock: Clock) -> None
     clock.trigger("request", status=422)
     clock.trigger("request", status=422, cursor=1, partition_key="a")
     clock.trigger("request", status=409, scheduled_time="2026-03-01T12:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        ("NaN", "no number in JSON"),
+        ('{"a": [1e400]}', "no number in JSON"),
+        (f"{2**64}", "more than 64 bits"),
+        (f"[{-(2**63) - 1}]", "more than 64 bits"),
+        ('{"a": "\\ud800"}', "surrogate"),
+        ('{"\\udfff": 1}', "surrogate"),
+        ('{"a": {"\\u0000": 1}}', "NUL"),
+        ("[" * 65 + "1" + "]" * 65, "nested more than 64 levels"),
+        ("[" * 900 + "1" + "]" * 900, "nested more than 64 levels"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_payload_that_cannot_be_stored_or_read_is_refused(
+    clock: Clock, shared: Bench, payload: str, problem: str
+) -> None:
+    body = f'{{"dag": "{clock.name}", "job": "request", "payload": {payload}}}'
+    headers = {"Content-Type": "application/json"}
+    reply = shared.user.post("/v1/triggers", content=body, headers=headers)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid"), reply.text
+    assert "`payload`" in reply.json()["detail"] and problem in reply.json()["detail"]
+
+
+def test_the_largest_payload_reaches_its_task(clock: Clock) -> None:
+    payload: Any = [2**64 - 1, -(2**63), 1e-300, "\U0001f4a5"]
+    for _ in range(63):
+        payload = [payload]
+    clock.trigger("request", payload=payload)
+    claimed = clock.run("rows").claimed
+    assert claimed["task"]["parameters"] == {"payload": payload}
+    _CLAIM_REPLY.validate_json(json.dumps(claimed))  # as the worker does, which limits the nesting
 
 
 # --- what a trigger caused ------------------------------------------------------------------------

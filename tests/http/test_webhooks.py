@@ -231,6 +231,8 @@ def test_a_body_without_a_range_is_a_delivery_of_its_own_with_its_payload(hook: 
         (b"{", "body"),
         (b"", "body"),
         (b'{"a": "\\u0000"}', "body"),
+        (b'{"a": NaN}', "body"),
+        (b"[" * 65 + b"1" + b"]" * 65, "body"),
         ({"start": 1}, "end"),
         ({"start": 5, "end": 4}, "end"),
         ({"start": -1, "end": 4}, "start"),

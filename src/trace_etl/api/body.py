@@ -1,5 +1,7 @@
 """Base classes and shared field types of all bodies."""
 
+import math
+import re
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar, cast
 from uuid import UUID
 
@@ -27,12 +29,15 @@ DatasetName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,127}$
 
 
 MAY_HAVE_NUL = {"may_have_nul": True}
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_INTEGERS = range(-(2**63), 2**64)
+_MAX_NESTING = 64
 
 
 class Request(BaseModel):
-    """The body of a request. Unknown fields are refused, and NUL characters, which Postgres cannot store."""
+    """The body of a request. Unknown fields are refused, and values that Postgres cannot store."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def parse_json(cls, body: bytes) -> Self:
@@ -41,25 +46,46 @@ class Request(BaseModel):
         return cls.model_validate_json(body, strict=True, context=context)
 
     @model_validator(mode="after")
-    def _refuse_nul(self, info: ValidationInfo) -> Self:
+    def _refuse_unstorable(self, info: ValidationInfo) -> Self:
         if info.mode == "json" and info.context is not MAY_HAVE_NUL:
             return self  # `parse_json` has already searched the whole text, which is much cheaper
         for name, value in self.__dict__.items():
-            if _contains_nul(value):
-                raise ValueError(f"`{name}` contains a NUL character (\\u0000); remove it")
+            if problem := find_json_problem(value):
+                raise ValueError(f"`{name}` {problem}")
         return self
 
 
-def _contains_nul(value: object) -> bool:
-    """Search strings, lists and dictionaries for NUL. Nested models check themselves."""
-    if type(value) is str:
-        return "\x00" in value
-    if type(value) is list:
-        return any(map(_contains_nul, cast("list[object]", value)))
-    if type(value) is dict:
-        items = cast("dict[object, object]", value).items()
-        return any(_contains_nul(key) or _contains_nul(item) for key, item in items)
-    return False
+def find_json_problem(value: object) -> str | None:
+    """Say why a JSON value cannot be stored, or not be read by a worker; None if it can.
+
+    Nested models are skipped: they check themselves.
+    """
+    waiting: list[tuple[object, int]] = [(value, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        if problem := _find_scalar_problem(item):
+            return problem
+        parts: list[object] = []
+        if type(item) is list:
+            parts = cast("list[object]", item)
+        elif type(item) is dict:
+            pairs = cast("dict[object, object]", item)
+            parts = [*pairs, *pairs.values()]
+        if parts and depth == _MAX_NESTING:
+            return f"is nested more than {_MAX_NESTING} levels deep; use fewer levels"
+        waiting.extend((part, depth + 1) for part in parts)
+    return None
+
+
+def _find_scalar_problem(value: object) -> str | None:
+    if type(value) is str and (found := _UNSTORABLE.search(value)):
+        kind = "a NUL character (\\u0000)" if found[0] == "\x00" else "half of a surrogate pair"
+        return f"contains {kind}; remove it"
+    if type(value) is float and not math.isfinite(value):
+        return f"contains {value}, which is no number in JSON; remove it"
+    if type(value) is int and value not in _INTEGERS:
+        return "contains an integer with more than 64 bits; send it as text"
+    return None
 
 
 class Reply(BaseModel):

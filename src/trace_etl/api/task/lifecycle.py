@@ -311,16 +311,13 @@ class SuccessFile(Reply):
     """Of the bytes of the file."""
 
 
-MarkerText = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
-
-
 class SuccessMarker(Reply):
     """The content of `_SUCCESS`: the written files, with their rows and bytes."""
 
     files: list[SuccessFile]
     rows: int
     bytes: int
-    schema_: list[dict[str, MarkerText]] = Field(default=[], alias="schema")
+    schema_: list[dict[str, str]] = Field(default=[], alias="schema")
     verified: VerifiedRange | None = None
     """What was verified of the blocks, if the rows were read from a chain."""
     content_hash: RowsHash | None = None

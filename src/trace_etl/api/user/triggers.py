@@ -1,14 +1,24 @@
 """Triggers: requests for a source to emit an event."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
 from trace_etl.api.body import Block, Key, ListReply, Name, Reply, Request, check_range
 
 MAX_ROOTS = 10_000
+
+
+def _to_utc(time: datetime) -> datetime:
+    try:
+        return time.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("must be a time between the years 1 and 9999 in UTC") from error
+
+
+TickTime = Annotated[AwareDatetime, AfterValidator(_to_utc)]
 
 
 class TriggerRequest(Request):
@@ -27,7 +37,7 @@ class TriggerRequest(Request):
     """A key of the form `{start}-{end}` is that block range."""
     payload: Any = None
     """JSON for the tasks. Without a range, cursor or key, each request is an event of its own."""
-    scheduled_time: AwareDatetime | None = None
+    scheduled_time: TickTime | None = None
     """The time of a tick, to the second."""
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Header, Query, Request
 
-from trace_etl.api.body import Name
+from trace_etl.api.body import Name, find_json_problem
 from trace_etl.api.user.triggers import DeliveryReply
 from trace_etl.dispatcher.user_api.context import ContextDep
 from trace_etl.dispatcher.user_api.webhook_signatures import Signature
@@ -84,9 +84,10 @@ async def _read_body(request: Request) -> bytes:
 
 
 def _parse(body: bytes) -> object:
-    if b"\\u0000" in body:
-        raise Invalid([Fault("body", "contains a NUL character (\\u0000), which cannot be stored")])
     try:
-        return orjson.loads(body)
+        payload: object = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Invalid([Fault("body", f"is not JSON: {error}")]) from error
+    if problem := find_json_problem(payload):
+        raise Invalid([Fault("body", problem)])
+    return payload

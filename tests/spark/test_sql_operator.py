@@ -339,7 +339,7 @@ def test_an_error_text_of_a_select_is_not_mistaken_for_an_error_of_trace(
     reported = {"module": "trace_etl.spark.errors", "name": "SparkLost", "detail": "y"}
     line = f"trace_etl.spark.errors.{name}: {json.dumps(reported) if name[0] == 'E' else 'y'}"
     with pytest.raises(BadSql, match="USER_RAISED_EXCEPTION"):
-        runner.run(select(f"SELECT CAST(raise_error('x\n{line}') AS INT) AS x FROM range(3)"))
+        runner.run(select(f"SELECT CAST(raise_error('x\n{line}\nz') AS INT) AS x FROM range(3)"))
     assert runner.session.get() is before
 
 

@@ -7,20 +7,16 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Generator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from support.dispatcher import Secrets
+from support.fuzzing import MAX_GROWTH, MAX_SECONDS
 from support.postgres import Templates, copied
 from support.processes import DispatcherProcess
 
 SECONDS = float(os.environ.get("TRACE_FUZZ_SECONDS", "10"))  # per listener
-MAX_GROWTH = 100 * 1024  # KiB; an unlimited head grew the process by 2 GiB
-# Of processor time that the event loop may use between a call of /healthz and its answer. It is not clock
-# time: on a busy machine everything takes longer, but a parser that blocks the loop uses the processor.
-MAX_SECONDS = 0.1
 STATUS = b"HTTP/1.1 "
 GOOD = [
     b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n",
@@ -79,16 +75,6 @@ def process(
             started.stop()
 
 
-def resident_kib(process: DispatcherProcess) -> int:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0])
-
-
-def loop_seconds(process: DispatcherProcess) -> float:
-    """Return the processor time of the main thread, which runs the event loop."""
-    return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9
-
-
 @pytest.mark.parametrize("listener", ["api", "internal"])
 def test_damaged_requests_do_no_harm(
     process: DispatcherProcess, listener: str, record_property: Callable[[str, object], None]
@@ -102,16 +88,16 @@ def test_damaged_requests_do_no_harm(
         while time.monotonic() < deadline:
             for data in [damaged(rng) for _ in range(20)]:
                 with sending(port, context, data) as connection:
-                    before = loop_seconds(process)
+                    before = process.loop_seconds
                     assert http.get(f"https://127.0.0.1:{port}/healthz").status_code == 200
-                    spent = loop_seconds(process) - before
+                    spent = process.loop_seconds - before
                     if baseline:  # the first round loads code
                         longest = max(longest, spent)
                     assert longest < MAX_SECONDS, f"seed {seed}: {data!r} took {spent:.3f} s"
                     for status in read_statuses(connection):
                         assert status < 500, f"seed {seed}: {data!r} was answered with {status}"
-            baseline = baseline or resident_kib(process)
-    growth = resident_kib(process) - baseline
+            baseline = baseline or process.resident_kib
+    growth = process.resident_kib - baseline
     record_property("seed", seed)
     record_property("longest_wait_in_processor_seconds", longest)
     record_property("growth_kib", growth)

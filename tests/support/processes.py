@@ -37,6 +37,17 @@ class DispatcherProcess:
         return self._process.pid
 
     @property
+    def resident_kib(self) -> int:
+        """The memory of the process."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0])
+
+    @property
+    def loop_seconds(self) -> float:
+        """The processor time of the main thread, which runs the event loop."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
+    @property
     def internal_url(self) -> str:
         return f"https://127.0.0.1:{self.internal_port}"
 
@@ -98,6 +109,7 @@ class DispatcherProcess:
             "TRACE_TLS_CERT": str(secrets / "tls" / "server.pem"),
             "TRACE_TLS_KEY": str(secrets / "tls" / "server.key"),
             "TRACE_TASK_KEYS_DIR": str(secrets / "task"),
+            "TRACE_CERTIFICATE_KEYS_DIR": str(secrets / "certificates"),
             "TRACE_USER_KEYS_DIR": str(secrets / "user" / "public"),
             "TRACE_SERVICE_KEYS_DIR": str(secrets / "service" / "public"),
             "TRACE_WORKER_TOKENS_FILE": str(secrets / "worker"),

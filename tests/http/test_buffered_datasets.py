@@ -192,6 +192,7 @@ def test_rows_of_all_producers_are_written_and_wake_the_readers(
     first, second = sinks.producer(published), sinks.producer(published)
     dataset = first.deploy("one")["one"]
     second.deploy("three")
+    sinks.bench.user.get(f"/v1/datasets/{published}/changes").raise_for_status()
     reader = f"""
 name: r_{uuid4().hex[:12]}
 jobs:
@@ -214,6 +215,11 @@ jobs:
         reader.split()[1],
     )
     assert [task["cursor_value"] for task in tasks] == [1, 2]
+    changes = sinks.bench.user.get(f"/v1/datasets/{published}/changes").json()["items"]
+    assert [(c["kind"], c["start"], c["end"]) for c in changes if c["kind"] != "version"] == [
+        ("appended", None, 1),
+        ("appended", 2, 2),
+    ]
     states = [(b["state"], b["row_count"], b["cursor"]) for b in sinks.batches(published)]
     assert states == [("written", 2, 2), ("written", 2, 1)]
 

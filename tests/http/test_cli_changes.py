@@ -1,4 +1,4 @@
-"""`trace watch`, `trace trigger --wait` and `trace users`, against a running Dispatcher."""
+"""`trace watch`, `trace changes`, `trace trigger --wait` and `trace users`, against a running Dispatcher."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from support.dispatcher import Live, Secrets, live
-from support.lifecycle import bench
+from support.lifecycle import Attempt, bench
 from support.postgres import Templates, copied
 from support.waiting import eventually
 from trace_etl.lite import connection
@@ -75,10 +75,12 @@ INTERRUPTIBLE_PROGRAM = (
 
 
 @contextmanager
-def watching(stack: Stack, *arguments: str) -> Generator[subprocess.Popen[str]]:
-    """Run `trace watch`, and press Ctrl-C at the end of the block."""
+def watching(
+    stack: Stack, *arguments: str, command_name: str = "watch"
+) -> Generator[subprocess.Popen[str]]:
+    """Run a command that follows changes, and press Ctrl-C at the end of the block."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, "-c", INTERRUPTIBLE_PROGRAM, "watch", *arguments]
+    command = [sys.executable, "-c", INTERRUPTIBLE_PROGRAM, command_name, *arguments]
     with subprocess.Popen(command, env=stack.env, text=True, **pipes) as process:
         try:
             yield process
@@ -113,6 +115,34 @@ def test_watch_prints_one_line_per_change(stack: Stack) -> None:
         text = SPLIT.replace("chop", "seen")
         user.post("/v1/dags", json={"text": text}).raise_for_status()
         assert "deploy" in (line := process.stdout.readline()) and "seen" in line
+
+
+def test_changes_of_a_dataset_are_listed_and_followed_from_a_cursor(stack: Stack) -> None:
+    with bench(stack.live) as own_bench:
+        dag = own_bench.dag()
+
+        def publish(attempt: Attempt) -> None:
+            published = own_bench.write_output(attempt)
+            own_bench.complete(attempt, datasets_published=[published]).raise_for_status()
+
+        trigger = {"dag": dag.name, "job": "request", "start": 0, "end": 19}
+        own_bench.user.post("/v1/triggers", json=trigger).raise_for_status()
+        first, second = eventually(
+            lambda: len(t := own_bench.waiting(dag, "work")) == 2 and t, "both tasks are queued"
+        )
+        publish(own_bench.claimed(first))
+        listed = json.loads(stack.trace("changes", dag.published, "--json").stdout)
+        assert [item["kind"] for item in listed["items"]] == ["version", "published"]
+        table = stack.trace("changes", dag.published, "--since", listed["items"][0]["cursor"])
+        assert "0-9" in table.stdout and "version" not in table.stdout
+        assert f"--since {listed['cursor']}" in table.stderr
+        arguments = (dag.published, "--since", listed["cursor"], "--follow", "--json")
+        with watching(stack, *arguments, command_name="changes") as process:
+            publish(own_bench.claimed(second))
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["partition_key"] == "10-19"
+        refused = stack.trace("changes", dag.published, "--since", "1-00000000")
+    assert refused.returncode == 1 and "read the whole dataset" in refused.stderr
 
 
 def test_a_trigger_with_wait_returns_when_all_tasks_are_done(stack: Stack) -> None:

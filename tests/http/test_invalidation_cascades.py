@@ -1,4 +1,4 @@
-"""After any sequence of invalidations, every output equals a rebuild from scratch."""
+"""After any sequence of invalidations, every output equals a rebuild, and each consumer's copy equals it."""
 
 from collections.abc import Generator
 from datetime import timedelta
@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from support.cascade import JOBS, CascadeDag
+from support.delivery_consumer import DeliveryConsumer
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
@@ -69,12 +70,19 @@ def run_step(dag: CascadeDag, step: tuple) -> None:
 @example([("publish",), ("claim", 0), ("reorganise", (0, 19)), ("finish", 0)])
 def test_after_any_sequence_every_output_equals_a_rebuild(own_bench: Bench, sequence: list) -> None:
     dag = CascadeDag(own_bench).deploy()
+    consumers = [DeliveryConsumer(own_bench, f"{dag.name}_{name}") for name in ("base", "both")]
     try:
         dag.trigger(0, 19)
         dag.publish()
         for step in sequence:
             run_step(dag, step)
+            for consumer in consumers:
+                consumer.catch_up()
+                assert consumer.copy == consumer.read()
         dag.settle()
+        for consumer in consumers:
+            consumer.catch_up()
+            assert consumer.copy == consumer.read() and not consumer.resets
         assert {job: dag.visible_rows(job) for job in JOBS} == {
             job: dag.expected_rows(job) for job in JOBS
         }

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.delivery_consumer import DeliveryConsumer
 from support.lifecycle import Attempt, Bench
 from support.rollouts import RolloutDag
 
@@ -105,6 +106,7 @@ def test_every_triggered_block_is_visible_after_any_sequence_of_steps(
     rollout = RandomRollout(RolloutDag(shared), Random(seed))
     rollout.dag.deploy()
     rollout.trigger()
+    consumers = [DeliveryConsumer(shared, f"{rollout.dag.name}_{name}") for name in ("out", "done")]
     steps = [
         rollout.trigger,
         rollout.deploy,
@@ -120,7 +122,13 @@ def test_every_triggered_block_is_visible_after_any_sequence_of_steps(
         if step != rollout.roll_back:  # only a rollback may hide blocks
             for name, blocks in before.items():
                 assert blocks <= rollout.visible_blocks(name), (step.__name__, name)
+        for consumer in consumers:
+            consumer.catch_up()
+            assert consumer.copy == consumer.read(), (step.__name__, consumer.changes)
     rollout.finish()
+    for consumer in consumers:
+        consumer.catch_up()
+        assert consumer.copy == consumer.read()
     assert rollout.visible_blocks("out") == rollout.triggered
     assert rollout.visible_blocks("done") == rollout.triggered
     remaining = shared.rows(

@@ -1,11 +1,12 @@
 """Connect to a stack, query it, and read the schemas and files of its datasets."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from trace_etl.api.user.data.changes import DatasetChange
 from trace_etl.api.user.data.datasets import DatasetColumn, DatasetDetail, DatasetItem
 from trace_etl.client.packages import import_package
 from trace_etl.client.results import QueryResult
@@ -95,6 +96,23 @@ class Client:
         if not files:
             return self.query(f'FROM "{name}" LIMIT 0').polars().lazy()
         return polars.scan_parquet(files, hive_partitioning=False, glob=False)
+
+    def changes(self, name: str, since: str | None = None) -> Generator[DatasetChange]:
+        """Yield what changed in a dataset after a cursor, up to now. None: all changes that are kept.
+
+        Raises RequestRejected with the status 410 if the cursor is too old: read the whole dataset
+        again, and continue with `problem["cursor"]`.
+        """
+        path, more = f"/v1/datasets/{quote_segment(name)}/changes", True
+        while more:
+            page = self._stack.get(path, since=since, limit=1000)
+            yield from (DatasetChange.model_validate(item) for item in page["items"])
+            since, more = page["cursor"], page["more"]
+
+    def changes_cursor(self, name: str) -> str:
+        """Return the cursor after the last change. Take it before you read the whole dataset."""
+        path = f"/v1/datasets/{quote_segment(name)}/changes"
+        return str(self._stack.get(path, since="now")["cursor"])
 
     def close(self) -> None:
         """Close the connections."""

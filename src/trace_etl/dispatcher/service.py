@@ -15,6 +15,7 @@ from trace_etl.dag.runtimes import load_runtimes
 from trace_etl.dispatcher.inline.runner import InlineRunner
 from trace_etl.dispatcher.loops.backfill_feeder import BackfillFeeder
 from trace_etl.dispatcher.loops.backpressure import Backpressure
+from trace_etl.dispatcher.loops.delivery_numberer import DeliveryNumberer
 from trace_etl.dispatcher.loops.generation_swapper import GenerationSwapper
 from trace_etl.dispatcher.loops.history_retention import HistoryRetention
 from trace_etl.dispatcher.loops.lease_reaper import INTERVAL, LeaseReaper
@@ -92,6 +93,7 @@ class Service:
     retention: HistoryRetention
     notifier: Notifier
     task_counter: TaskCounter
+    numberer: DeliveryNumberer
     swapper: GenerationSwapper
     backpressure: Backpressure
     feeder: BackfillFeeder
@@ -134,6 +136,7 @@ class Service:
             Loop("history_retention", self.retention.delete_once, 600.0),
             Loop("notifier", self.notifier.notify_once, 10.0, min_pause=1.0),
             Loop("task_counter", self.task_counter.count_once, 30.0),
+            Loop("delivery_numberer", self.numberer.number_once, 5.0, min_pause=0.1),
             Loop(
                 "generation_swapper",
                 self.swapper.swap_once,
@@ -241,6 +244,7 @@ def _assemble(
         retention=HistoryRetention(loop_pool, cfg.history_retention, cfg.audit_retention, _BATCH),
         notifier=Notifier(loop_pool, webhooks, _NOTIFICATIONS, cfg.outbox_max_tries),
         task_counter=TaskCounter(loop_pool, 100 * _BATCH),
+        numberer=DeliveryNumberer(loop_pool, 2 * _BATCH),
         swapper=GenerationSwapper(pool, wake, cfg.swap_every),
         backpressure=Backpressure(loop_pool, wake, cfg.pressure_bulk_delay, _BATCH),
         feeder=BackfillFeeder(loop_pool, wake, cfg.backfill_window),

@@ -12,6 +12,7 @@ from starlette.routing import Match, Route
 
 from trace_etl.model.errors import (
     Conflict,
+    CursorExpired,
     Fault,
     Forbidden,
     Invalid,
@@ -35,6 +36,7 @@ STATUS: Mapping[type[TraceError], int] = {
     NotFound: 404,
     MethodNotAllowed: 405,
     Conflict: 409,
+    CursorExpired: 410,
     PreconditionFailed: 412,
     TooLarge: 413,
     RangeNotSatisfiable: 416,
@@ -49,6 +51,7 @@ _TITLES = {
     404: "Not found",
     405: "Method not allowed",
     409: "Conflict",
+    410: "Gone",
     412: "Precondition failed",
     413: "Too large",
     416: "Range not satisfiable",
@@ -93,6 +96,8 @@ def problem(error: TraceError) -> tuple[int, dict[str, Any]]:
     document = _document(status, error.code, error.detail)
     if isinstance(error, LeaseLost):
         document["reason"] = error.reason
+    if isinstance(error, CursorExpired):
+        document |= {"cursor": error.cursor, "dataset_version": error.dataset_version}
     if isinstance(error, Invalid):
         document["errors"] = [_fault(fault) for fault in error.faults]
     return status, document

@@ -58,6 +58,16 @@ class RangeNotSatisfiable(TraceError, code="range_not_satisfiable"):
     """The requested range lies outside of the object."""
 
 
+class CursorExpired(TraceError, code="cursor_expired"):
+    """A log can no longer be read after a cursor. The caller reads everything again."""
+
+    def __init__(self, detail: str, *, cursor: str, dataset_version: str) -> None:
+        super().__init__(detail)
+        self.cursor = cursor
+        """Where the log continues after everything was read again."""
+        self.dataset_version = dataset_version
+
+
 class TooManyRequests(TraceError, code="too_many_requests"):
     """The caller sends more requests than are allowed. The same call may succeed later."""
 

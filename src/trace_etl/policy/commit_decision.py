@@ -17,6 +17,7 @@ class ExistingPartition:
     """Whether its attempt pinned its inputs later than the attempt of the new output."""
     is_cured: bool
     """Whether its inputs were pinned after the invalidation that the new output repairs."""
+    content_hash: str | None = None
 
 
 class CommitDecision(Enum):

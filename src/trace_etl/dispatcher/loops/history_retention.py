@@ -6,7 +6,7 @@ from datetime import timedelta
 import structlog
 
 from trace_etl.state.db.pool import Pool, transaction
-from trace_etl.state.feed import changes, notifications, query_audit
+from trace_etl.state.feed import changes, delivery_log, notifications, query_audit
 from trace_etl.state.flow import backfill_steps
 from trace_etl.state.partitions import buffers, invalidations
 from trace_etl.state.rollout import remove
@@ -29,6 +29,9 @@ class HistoryRetention:
                 conn, older_than=self.retention, limit=self.batch_size
             )
             other = await changes.delete_old(conn, older_than=self.retention, limit=self.batch_size)
+            other += await delivery_log.delete_old(
+                conn, older_than=self.retention, limit=self.batch_size
+            )
             other += await backfill_steps.delete_ended(conn, older_than=self.retention)
             other += await buffers.delete_written(
                 conn, older_than=self.retention, limit=self.batch_size

@@ -45,6 +45,7 @@ ROLES: Mapping[str, str] = {
     "GET /v1/datasets": READER,
     "GET /v1/datasets/{name}": READER,
     "GET /v1/datasets/{name}/certificates": READER,
+    "GET /v1/datasets/{name}/changes": READER,
     "GET /v1/datasets/{name}/manifest": READER,
     "GET /v1/certificate-keys": READER,
     "GET /v1/datasets/{name}/batches": READER,

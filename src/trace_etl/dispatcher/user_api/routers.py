@@ -20,6 +20,7 @@ from trace_etl.dispatcher.user_api.routes import (
 from trace_etl.dispatcher.user_api.routes.data import (
     batches,
     checks,
+    dataset_changes,
     datasets,
     invalidations,
     lineage,
@@ -36,6 +37,7 @@ ROUTERS = (
     notifications.router,
     outbox.router,
     datasets.router,
+    dataset_changes.router,
     batches.router,
     checks.router,
     pressure.router,

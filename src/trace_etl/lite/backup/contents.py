@@ -127,10 +127,24 @@ UPDATE buffer_publishes
 """
 # Their objects are not part of a backup.
 _FORGET_UNUSED = "DELETE FROM unused_prefixes"
+# Consumers may have read changes after the backup: their cursors must not be valid for other changes. A
+# backup of an older release has no delivery log.
+_START_OTHER_LOG = """
+DO $$
+BEGIN
+    IF to_regclass('delivery_log') IS NOT NULL THEN
+        UPDATE delivery_log SET log_id = DEFAULT;
+    END IF;
+END
+$$
+"""
 
 
 def move_objects(state: Conn, scheme: str, roots: Iterable[tuple[str, str]]) -> None:
-    """Refer to the objects of each organisation at its new root. The caller is a superuser."""
+    """Refer to the objects of each organisation at its new root. The caller is a superuser.
+
+    Cursors of the delivery log are no longer valid.
+    """
     with state.transaction():
         state.execute(_NO_TRIGGERS)
         for org_id, root in roots:
@@ -138,3 +152,4 @@ def move_objects(state: Conn, scheme: str, roots: Iterable[tuple[str, str]]) -> 
             state.execute(_MOVE_PARTITIONS, values)
             state.execute(_MOVE_BATCHES, values)
         state.execute(_FORGET_UNUSED)
+        state.execute(_START_OTHER_LOG)

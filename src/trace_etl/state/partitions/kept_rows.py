@@ -7,6 +7,7 @@ from typing import Any
 from trace_etl.api.task.verification import Disconnected, VerifiedRange, join_ranges
 from trace_etl.model.errors import RowsChanged
 from trace_etl.model.task import Fence
+from trace_etl.policy.kept_rows import RowSet, keeps_all_rows, sort_columns
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 from trace_etl.state.partitions.new_partition import NewPartition
@@ -65,8 +66,8 @@ async def prove_kept_rows(
 def _prove(item: NewPartition, inputs: Sequence[_InputPartition]) -> NewPartition:
     if not _is_comparable(item, inputs):
         return item
-    expected = sum(int(row.row_sum or "", 16) for row in inputs) % 2**256
-    if int(item.row_sum or "", 16) != expected:
+    rows = RowSet(item.row_sum, item.columns)
+    if not keeps_all_rows(rows, [RowSet(row.row_sum, row.columns) for row in inputs]):
         keys = ", ".join(row.partition_key for row in inputs[:3])
         raise RowsChanged(
             f"partition {item.partition_key} does not have exactly the rows of its inputs ({keys}"
@@ -79,19 +80,15 @@ def _prove(item: NewPartition, inputs: Sequence[_InputPartition]) -> NewPartitio
 def _is_comparable(item: NewPartition, inputs: Sequence[_InputPartition]) -> bool:
     if item.span is None or item.row_sum is None or not inputs:
         return False
-    columns = _sort_columns(item.columns)
+    columns = sort_columns(item.columns)
     return all(
         row.is_seen
         and row.row_sum is not None
         and item.span.start <= row.range_start
         and row.range_end <= item.span.end
-        and _sort_columns(row.columns) == columns
+        and sort_columns(row.columns) == columns
         for row in inputs
     )
-
-
-def _sort_columns(columns: Sequence[dict[str, str]]) -> list[tuple[str, str]]:
-    return sorted((column["name"], column["type"]) for column in columns)
 
 
 def _join_verified(inputs: Sequence[_InputPartition]) -> dict[str, Any] | None:

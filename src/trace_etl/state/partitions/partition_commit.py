@@ -14,6 +14,7 @@ from trace_etl.model.errors import Forbidden, PartitionOverlap
 from trace_etl.model.scope import Range, make_range
 from trace_etl.model.task import Fence
 from trace_etl.policy.commit_decision import CommitDecision, ExistingPartition, decide_commit
+from trace_etl.policy.kept_rows import RowSet, keeps_all_rows
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.partitions import check_results, invalidations, kept_rows, partition_links
 from trace_etl.state.partitions.invalidations import NewInvalidation
@@ -64,7 +65,7 @@ async def commit(
         await check_results.require_results(conn, fence, checks, names)
     visible: list[NewPartition] = []
     covered: list[tuple[UUID, str]] = []
-    replacing: list[str] = []
+    replaced: list[_Replaced] = []
     for item, existing in zip(new, task.existing, strict=True):
         _require_inside(task, item)
         match decide_commit(item.partition_key, item.span, existing, follows=task.follows):
@@ -78,16 +79,14 @@ async def commit(
                 visible.append(item)
                 others = {e.partition_key for e in existing} - {item.partition_key}
                 covered += [(item.dataset_version, key) for key in sorted(others)]
-                replacing += [f"{item.dataset_version}/{item.partition_key}"] if others else []
-    if covered:
-        values = {"versions": [v for v, _ in covered], "keys": [key for _, key in covered]}
-        await conn.execute(_DELETE_COVERED, values)
+                replaced.append(_Replaced(existing, sorted(others)))
+    rows = await _delete_covered(conn, covered) if covered else {}
     if task.keeps_rows and visible:
         visible = await kept_rows.prove_kept_rows(conn, fence, visible)
     linked = _list_linked(visible)
     if linked:
         await partition_links.lock_borders(conn, linked)
-    moved = await _move_pointers(conn, fence, visible, replacing) if visible else []
+    moved = await _move_pointers(conn, fence, visible, replaced, rows) if visible else []
     if linked:
         await partition_links.check_links(conn, fence, linked)
     if len(moved) < len(outputs):
@@ -187,7 +186,7 @@ WITH task AS (
       LEFT JOIN invalidations i ON i.invalidation_id = t.invalidation_id
      WHERE t.task_id = %(task_id)s
 ), existing AS (
-    SELECT n.place, p.partition_key, p.range_start, p.range_end,
+    SELECT n.place, p.partition_key, p.range_start, p.range_end, p.content_hash,
            read_later(p.read_snapshot, task.pinned_snapshot) AS is_newer,
            coalesce(pg_visible_in_snapshot(task.made_xid, p.read_snapshot), false) AS is_cured
       FROM unnest(%(versions)s::uuid[], %(keys)s::text[], %(starts)s::bigint[], %(ends)s::bigint[])
@@ -209,7 +208,7 @@ WITH task AS (
 )
 SELECT task.org_id, task.partition_key, task.range_start, task.range_end, task.is_refresh,
        task.follows, task.missed_invalidation, task.keeps_rows, task.has_checks,
-       e.place, e.partition_key, e.range_start, e.range_end, e.is_newer, e.is_cured
+       e.place, e.partition_key, e.range_start, e.range_end, e.is_newer, e.is_cured, e.content_hash
   FROM task LEFT JOIN existing e ON true
 """
 
@@ -225,9 +224,10 @@ async def _lock_existing(conn: Conn, fence: Fence, new: list[NewPartition]) -> _
     }
     rows: list[tuple[Any, ...]] = await (await conn.execute(_LOCK_EXISTING, values)).fetchall()
     existing = [list[ExistingPartition]() for _ in new]
-    for *_, position, key, start, end, is_newer, is_cured in rows:
+    for *_, position, key, start, end, is_newer, is_cured, content_hash in rows:
         if position is not None:
-            partition = ExistingPartition(key, make_range(start, end), is_newer, is_cured)
+            span = make_range(start, end)
+            partition = ExistingPartition(key, span, is_newer, is_cured, content_hash)
             existing[int(position) - 1].append(partition)
     # The completion has locked its task.
     org_id, key, start, end, is_refresh, follows, missed, keeps_rows, has_checks, *_ = rows[0]
@@ -238,13 +238,44 @@ async def _lock_existing(conn: Conn, fence: Fence, new: list[NewPartition]) -> _
 
 
 _DELETE_COVERED = """
-WITH deleted AS (
-    DELETE FROM partitions p USING unnest(%(versions)s::uuid[], %(keys)s::text[]) AS g (v, k)
-     WHERE p.dataset_version = g.v AND p.partition_key = g.k
+WITH lineage AS (
+    DELETE FROM partition_inputs l USING unnest(%(versions)s::uuid[], %(keys)s::text[]) AS g (v, k)
+     WHERE l.dataset_version = g.v AND l.partition_key = g.k
 )
-DELETE FROM partition_inputs l USING unnest(%(versions)s::uuid[], %(keys)s::text[]) AS g (v, k)
- WHERE l.dataset_version = g.v AND l.partition_key = g.k
+DELETE FROM partitions p USING unnest(%(versions)s::uuid[], %(keys)s::text[]) AS g (v, k)
+ WHERE p.dataset_version = g.v AND p.partition_key = g.k
+RETURNING p.dataset_version, p.partition_key, p.row_sum, p.columns
 """
+_Rows = dict[tuple[UUID, str], RowSet]
+
+
+async def _delete_covered(conn: Conn, covered: list[tuple[UUID, str]]) -> _Rows:
+    """Delete the partitions that new ones cover. Returns what their certificates say of their rows."""
+    values = {"versions": [v for v, _ in covered], "keys": [key for _, key in covered]}
+    rows = await (await conn.execute(_DELETE_COVERED, values)).fetchall()
+    return {(version, key): RowSet(row_sum, columns) for version, key, row_sum, columns in rows}
+
+
+@dataclass(frozen=True)
+class _Replaced:
+    """The committed partitions that a new one replaces."""
+
+    existing: list[ExistingPartition]
+    covered: list[str]
+    """The keys of those that have another key."""
+
+    def get_hash(self) -> str | None:
+        """The content hash of the only replaced partition."""
+        return self.existing[0].content_hash if len(self.existing) == 1 else None
+
+    def has_same_rows(self, item: NewPartition, rows: _Rows) -> bool:
+        """Whether the certificates prove that readers see the same rows as before."""
+        if item.content_hash is not None and item.content_hash == self.get_hash():
+            return True
+        parts = [rows[item.dataset_version, key] for key in self.covered]
+        is_whole = len(parts) == len(self.existing)
+        return is_whole and keeps_all_rows(RowSet(item.row_sum, item.columns), parts)
+
 
 # Run the same scope and definition again: the task read inputs that are older than the inputs of a
 # committed partition, or inputs that became invalid while it ran.
@@ -265,7 +296,7 @@ SELECT count(*) FROM enqueue(ARRAY(
 
 # A pointer only moves to an attempt that read its inputs later. The statement compares with the current
 # row, so an older output cannot replace a newer one. A pointer that moved, or that replaced others, is a
-# rewrite.
+# rewrite. Readers learn of it from the delivery log, unless the rows are the same.
 _MOVE_POINTERS = """
 WITH moved AS (
     INSERT INTO partitions AS p (
@@ -297,13 +328,26 @@ WITH moved AS (
            read_snapshot = EXCLUDED.read_snapshot, commit_xid = EXCLUDED.commit_xid,
            committed_at = now()
      WHERE NOT read_later(p.read_snapshot, EXCLUDED.read_snapshot)
-    RETURNING p.dataset_version, p.partition_key, p.range_start, p.range_end,
-              p.xmax::text <> '0'
-              OR concat(p.dataset_version, '/', p.partition_key) = ANY(%(replacing)s::text[])
-              AS is_rewrite
+    RETURNING p.dataset_version, p.partition_key, p.range_start, p.range_end, p.content_hash,
+              p.row_count, p.task_id, p.attempt, p.xmax::text <> '0' AS has_moved
+), result AS (
+    SELECT v.dataset_uuid, m.*, o.existing, o.old_hash, o.is_same,
+           m.has_moved OR o.is_covering AS is_rewrite
+      FROM moved m JOIN dataset_versions v ON v.dataset_version = m.dataset_version
+      JOIN unnest(%(versions)s::uuid[], %(keys)s::text[], %(existing)s::int[], %(old)s::text[],
+                  %(same)s::boolean[], %(covering)s::boolean[])
+           AS o (dataset_version, partition_key, existing, old_hash, is_same, is_covering)
+        ON o.dataset_version = m.dataset_version AND o.partition_key = m.partition_key
+), delivered AS (
+    INSERT INTO deliveries (dataset_uuid, dataset_version, kind, partition_key, range_start,
+                            range_end, old_hash, new_hash, row_count, task_id, attempt)
+    SELECT dataset_uuid, dataset_version, CASE WHEN is_rewrite THEN 'replaced' ELSE 'published' END,
+           partition_key, range_start, range_end, old_hash, content_hash, row_count, task_id, attempt
+      FROM result WHERE NOT is_same
 )
-SELECT v.dataset_uuid, m.dataset_version, m.partition_key, m.range_start, m.range_end, m.is_rewrite
-  FROM moved m JOIN dataset_versions v ON v.dataset_version = m.dataset_version
+SELECT dataset_uuid, dataset_version, partition_key, range_start, range_end, is_rewrite,
+       has_moved AND existing = 0 AS is_surprise
+  FROM result
 """
 
 
@@ -317,10 +361,12 @@ class _Moved:
     range_start: int | None
     range_end: int | None
     is_rewrite: bool
+    is_surprise: bool
+    """Another transaction created the partition after this one looked for it."""
 
 
 async def _move_pointers(
-    conn: Conn, fence: Fence, new: list[NewPartition], replacing: list[str]
+    conn: Conn, fence: Fence, new: list[NewPartition], replaced: list[_Replaced], rows: _Rows
 ) -> list[_Moved]:
     values = {
         "task_id": fence.task_id,
@@ -338,13 +384,19 @@ async def _move_pointers(
         "contents": [n.content_hash for n in new],
         "sums": [n.row_sum for n in new],
         "files": [None if n.files is None else Jsonb(n.files) for n in new],
-        "replacing": replacing,
+        "existing": [len(r.existing) for r in replaced],
+        "old": [r.get_hash() for r in replaced],
+        "same": [r.has_same_rows(n, rows) for n, r in zip(new, replaced, strict=True)],
+        "covering": [bool(r.covered) for r in replaced],
     }
     try:
-        rows = await (await conn.execute(_MOVE_POINTERS, values)).fetchall()
+        found = await (await conn.execute(_MOVE_POINTERS, values)).fetchall()
     except ExclusionViolation as error:
         raise ConcurrentCommit from error
-    return [_Moved(*row) for row in rows]
+    moved = [_Moved(*row) for row in found]
+    if any(m.is_surprise for m in moved):
+        raise ConcurrentCommit  # its content hash is not known here
+    return moved
 
 
 _NOTE_UNCOMMITTED = """

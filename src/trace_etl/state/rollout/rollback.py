@@ -5,6 +5,7 @@ from uuid import UUID
 
 from trace_etl.model.errors import NothingToRollBack
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.feed import delivery_log
 from trace_etl.state.rollout import backfill_consumers, retire, rollouts
 
 _END_ROLLOUT = """
@@ -58,6 +59,7 @@ async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
     returning = await (await conn.execute(_RETURNING, version)).fetchall()
     await conn.execute(_END_ROLLOUT, {"rollout_id": current.rollout_id})
     await conn.execute(_RESTORE_JOBS, version)
+    await delivery_log.set_reason(conn, "rollback")
     await retire.retire_jobs(conn, current.dag_id, current.previous_version)
     moved = await (await conn.execute(_RESTORE_DATASETS, version)).fetchall()
     await rollouts.clear_building_datasets(conn, current.dag_id)

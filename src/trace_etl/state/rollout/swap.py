@@ -4,6 +4,7 @@ from uuid import UUID
 
 from trace_etl.model.errors import Conflict
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.feed import delivery_log
 from trace_etl.state.rollout import backfill_consumers, coverage, retire, rollouts
 from trace_etl.state.rollout.rollouts import BuildingRollout
 
@@ -43,6 +44,7 @@ async def swap(conn: Conn, rollout: BuildingRollout, *, covered_as_of: str | Non
         raise Conflict(f"the rollout of {rollout.dag} has already ended")
     key = {"dag_id": rollout.dag_id, "dag_version": rollout.dag_version}
     await conn.execute(_SWAP_JOBS, key)
+    await delivery_log.set_reason(conn, "deploy" if covered_as_of is not None else "promote")
     rows = await (await conn.execute(_SWAP_DATASETS, key)).fetchall()
     await retire.retire_jobs(conn, rollout.dag_id, rollout.dag_version)
     await rollouts.publish_names(conn, rollout.org_id, rollout.dag_id, rollout.dag_version)

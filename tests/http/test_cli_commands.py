@@ -237,9 +237,9 @@ def test_one_task_is_shown_and_canceled(shell: Shell, dag: str) -> None:
 def test_an_unknown_task_is_refused(shell: Shell, verb: str) -> None:
     unknown = "5b1f3a0e-0000-4000-8000-000000000000"
     assert shell.refused(verb, unknown) == [f"error: no task {unknown}"]
-    assert shell.refused(verb, "x")[0].startswith("error: task_id: ")
+    assert shell.refused(verb, "x")[0].startswith("error: 'x' is not an id")
     # A task id that looks like a path is treated as an invalid task id.
-    assert "unknown endpoint" in shell.refused(verb, "../dags")[0]
+    assert "is not an id" in shell.refused(verb, "../dags")[0]
 
 
 def test_an_unknown_status_is_refused(shell: Shell) -> None:
@@ -252,7 +252,8 @@ def test_an_unknown_status_is_refused(shell: Shell) -> None:
 
 def test_datasets_are_listed_with_their_committed_blocks(query_shell: Shell) -> None:
     text = query_shell.out("datasets")
-    assert "quickstart.ingest.blocks" in text and "0-9" in text and "(not published)" in text
+    assert "quickstart.split.ranges (not published)" in text and "0-9" in text
+    assert "quickstart.ingest.blocks" in query_shell.out("datasets", "--wide")
     detail = query_shell.out("dataset", "blocks")
     assert "gaps         none" in detail and "blocks       0-9" in detail
     assert "(current, 1 partitions)" in detail

@@ -75,6 +75,8 @@ def other_org(shared: Bench) -> OtherOrg:
         "partition_key": "0-9",
         "publish_id": publish_id,
         "backfill_id": backfill.json()["backfill_id"],
+        "kind": "task",
+        "prefix": attempt.task_id[:18],
     }
     return OtherOrg(ids, dag.name, dag.published)
 

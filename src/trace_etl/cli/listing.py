@@ -18,6 +18,8 @@ class ListTable:
     empty: str
     """The sentence to print when the list is empty."""
     right: Sequence[str] = ()
+    wide: Sequence[str] = ()
+    """The columns that only --wide shows."""
     next_command: str = ""
     """The command that prints the next page, if it has --after."""
 
@@ -45,7 +47,7 @@ def print_list_answer(answer: Answer, table: ListTable, *, as_json: bool) -> Non
     if not answer["items"]:
         typer.echo(table.empty)
         return
-    print_items(answer["items"], table.columns, right=table.right)
+    print_items(answer["items"], table.columns, right=table.right, wide=table.wide)
     if after := answer.get("next"):
         command = f"{table.next_command} --after {after}" if table.next_command else "raise --limit"
         typer.echo(f"More: {command}", err=True)

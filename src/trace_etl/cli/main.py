@@ -1,5 +1,6 @@
 """The program `trace`. Commands import their dependencies when they run, to keep --help fast."""
 
+import sys
 from collections.abc import Callable
 
 import typer
@@ -18,6 +19,7 @@ from trace_etl.cli.data import (
     storage,
     verify,
 )
+from trace_etl.cli.output import print_json_error
 from trace_etl.cli.stack import backups, demo, devchain, doctor, lifecycle, prepare
 from trace_etl.cli.tasks import backfills, notifications, outbox, retries, tasks, watch
 
@@ -110,5 +112,13 @@ app.command(
 
 
 def main() -> None:
-    """Run the program."""
-    app()
+    """Run the program. With --json, also wrong arguments are reported as JSON."""
+    if "--json" not in sys.argv[1:]:
+        app()
+        return
+    try:
+        code = app(standalone_mode=False)
+    except typer.TyperException as error:
+        print_json_error([{"code": "usage", "message": error.format_message()}])
+        code = error.exit_code
+    sys.exit(code)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trace_etl.cli.client import EXIT_REJECTED, fail
-from trace_etl.cli.output import choose_json
+from trace_etl.cli.output import choose_json, choose_wide
 
 if TYPE_CHECKING:
     from trace_etl.model.scope import Range
@@ -16,7 +16,18 @@ HomeOption = Annotated[
     Path, typer.Option("--home", envvar="TRACE_HOME", help="Directory of the stack.")
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print JSON instead of text.", callback=choose_json)
+    bool,
+    typer.Option("--json", help="Print JSON instead of text.", callback=choose_json, is_eager=True),
+]
+WideOption = Annotated[
+    bool,
+    typer.Option(
+        "--wide",
+        help="Print all columns, in full.",
+        callback=choose_wide,
+        is_eager=True,
+        expose_value=False,
+    ),
 ]
 LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of entries.")]
 AfterOption = Annotated[

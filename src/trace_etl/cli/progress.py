@@ -1,69 +1,85 @@
-"""Show the progress of something long on stderr: a bar on a terminal, lines elsewhere."""
+"""Show the progress of something long on stderr: only on a terminal, never with --json."""
 
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
-import typer
+from trace_etl.cli.output import format_duration, prints_json
 
-from trace_etl.cli.output import format_duration, format_size
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn, Task, TaskID
+    from rich.text import Text
 
-_LINE_INTERVAL = 2.0
-Report = Callable[[str, int, int], None]
-"""Called with the name of a phase, the amount done and the amount in all."""
+_BAR_WIDTH = 20
+
+
+class Report(Protocol):
+    """Shows a phase: the amount done, the amount in all (0 if it is not known), and a detail."""
+
+    def __call__(self, phase: str, done: int, total: int, detail: str = "") -> None: ...
 
 
 @contextmanager
-def show_bytes(quiet: bool = False) -> Generator[Report]:
-    """Show phases that count bytes, with the time left. `quiet` shows nothing."""
+def show_bytes() -> Generator[Report]:
+    """Show phases that count bytes, with the time left."""
+    from rich.progress import DownloadColumn
+
+    with _show_phases(DownloadColumn()) as report:
+        yield report
+
+
+@contextmanager
+def show_counts() -> Generator[Report]:
+    """Show phases that count things, with the time left."""
+    from rich.progress import MofNCompleteColumn
+
+    with _show_phases(MofNCompleteColumn()) as report:
+        yield report
+
+
+@contextmanager
+def _show_phases(amount: "ProgressColumn") -> Generator[Report]:
     from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
 
     console = Console(stderr=True, highlight=False)
-    if quiet:
-        yield lambda phase, done, total: None
-    elif console.is_terminal:
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TaskID,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=_BAR_WIDTH),
+        amount,
+        _make_time_column(),
+        TextColumn(
+            "{task.fields[detail]}",
+            markup=False,
+            table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+        ),
+    )
+    is_shown = console.is_terminal and not prints_json()
+    with Progress(
+        *columns, console=console, transient=True, expand=True, disable=not is_shown
+    ) as progress:
+        bars: dict[str, TaskID] = {}
 
-        columns = (
-            TextColumn("{task.description:<16}"),
-            BarColumn(bar_width=24),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console) as progress:
-            bars: dict[str, TaskID] = {}
+        def report(phase: str, done: int, total: int, detail: str = "") -> None:
+            if phase not in bars:
+                bars[phase] = progress.add_task(phase, total=None, detail="")
+            known = max(total, done) if total else None
+            progress.update(bars[phase], completed=done, total=known, detail=detail)
 
-            def show(phase: str, done: int, total: int) -> None:
-                if phase not in bars:
-                    bars[phase] = progress.add_task(phase, total=total)
-                progress.update(bars[phase], completed=done, total=total)
-
-            yield show
-    else:
-        yield _Lines().show
+        yield report
 
 
-class _Lines:
-    def __init__(self) -> None:
-        self._phase = ""
-        self._began = self._next = 0.0
+def _make_time_column() -> "ProgressColumn":
+    from rich.progress import ProgressColumn
+    from rich.text import Text
 
-    def show(self, phase: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if phase != self._phase:
-            self._phase, self._began, self._next = phase, now, now + _LINE_INTERVAL
-        if now < self._next:
-            return
-        self._next = now + _LINE_INTERVAL
-        left = (now - self._began) * (total - done) / max(done, 1)
-        typer.echo(
-            f"{phase}: {format_size(done)} of {format_size(total)}, {format_duration(left)} left",
-            err=True,
-        )
+    class TimeColumn(ProgressColumn):
+        """The time left, or the time passed while the time left is not known."""
+
+        def render(self, task: "Task") -> "Text":
+            if task.time_remaining is not None and not task.finished:
+                return Text(f"{format_duration(task.time_remaining)} left")
+            return Text(format_duration(task.elapsed or 0))
+
+    return TimeColumn()

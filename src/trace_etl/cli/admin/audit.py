@@ -8,8 +8,15 @@ import typer
 
 from trace_etl.cli.client import EXIT_REJECTED, fail
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, AfterOption, HomeOption, JsonOption, LimitOption
-from trace_etl.cli.output import format_time
+from trace_etl.cli.options import (
+    DEFAULT_HOME,
+    AfterOption,
+    HomeOption,
+    JsonOption,
+    LimitOption,
+    WideOption,
+)
+from trace_etl.cli.output import format_id, format_time
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _TIME = "A time (2026-01-31T12:00) or an age (90s, 15m, 24h, 7d)."
@@ -27,6 +34,7 @@ def audit(
     limit: LimitOption = 50,
     after: AfterOption = None,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List queries, newest first.
@@ -62,7 +70,7 @@ def _parse_time(option: str, text: str | None) -> str | None:
 
 
 def _format_caller(query: dict[str, Any]) -> str:
-    return query["user"] or f"task {query['task_id']}, attempt {query['attempt']}"
+    return query["user"] or f"task {format_id(query['task_id'])}, attempt {query['attempt']}"
 
 
 def _format_datasets(query: dict[str, Any]) -> str:
@@ -84,5 +92,6 @@ _QUERIES = ListTable(
     },
     empty="No queries.",
     right=("rows", "bytes", "ms"),
+    wide=["bytes"],
     next_command="trace audit",
 )

@@ -10,7 +10,14 @@ import typer
 from trace_etl.cli.admin.keys import require_credential
 from trace_etl.cli.client import NotRunning, connect_home, fail, quote_segment, session
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, AfterOption, HomeOption, JsonOption, LimitOption
+from trace_etl.cli.options import (
+    DEFAULT_HOME,
+    AfterOption,
+    HomeOption,
+    JsonOption,
+    LimitOption,
+    WideOption,
+)
 from trace_etl.cli.output import format_time, print_answer
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
@@ -34,6 +41,7 @@ def list_users(
     home: HomeOption = DEFAULT_HOME,
     limit: LimitOption = 100,
     after: AfterOption = None,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List users, by name."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from trace_etl.cli.client import StackClient, fail, quote_segment, session
-from trace_etl.cli.options import DEFAULT_HOME, DagFileArgument, HomeOption, JsonOption
+from trace_etl.cli.options import DEFAULT_HOME, DagFileArgument, HomeOption, JsonOption, WideOption
 from trace_etl.cli.output import print_json, print_rows
 from trace_etl.objects.file_store import FileStore
 
@@ -30,7 +30,10 @@ _NO_SPARK = (
 
 
 def check(
-    file: DagFileArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+    file: DagFileArgument,
+    home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check the SQL of a DAG file with Spark.
 

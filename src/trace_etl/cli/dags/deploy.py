@@ -18,8 +18,15 @@ from trace_etl.cli.dags.check import check_changes, check_file, describe_columns
 from trace_etl.cli.dags.plans import print_plan, print_rollout, wait_for_rollout
 from trace_etl.cli.dags.triggers import wait_for_work
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, DagArgument, DagFileArgument, HomeOption, JsonOption
-from trace_etl.cli.output import format_time, print_answer, print_json, print_rows
+from trace_etl.cli.options import (
+    DEFAULT_HOME,
+    DagArgument,
+    DagFileArgument,
+    HomeOption,
+    JsonOption,
+    WideOption,
+)
+from trace_etl.cli.output import format_id, format_time, print_answer, print_json, print_rows
 
 _DEPLOY_TIMEOUT = 600.0  # a generation of a million partitions has a million tasks
 CheckOption = Annotated[
@@ -43,7 +50,7 @@ _DAGS = ListTable(
     {
         "dag": itemgetter("dag"),
         "jobs": itemgetter("jobs"),
-        "version": itemgetter("dag_version"),
+        "version": lambda item: format_id(item["dag_version"]),
         "deployed": lambda item: format_time(item["deployed_at"]),
     },
     empty="No DAG is deployed. Deploy one with: trace deploy FILE",
@@ -73,6 +80,7 @@ def deploy(
     check: CheckOption = None,
     allow_breaking: BreakingOption = False,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Deploy a DAG file.
@@ -92,10 +100,10 @@ def deploy(
             _print_deployed(answer)
         if wait:
             dag, version = answer["dag"], answer["dag_version"]
-            answer["rollout"] = wait_for_rollout(client, dag, version, quiet=as_json)
+            answer["rollout"] = wait_for_rollout(client, dag, version)
             if answer["rollout"]["state"] == "complete":
                 roots = {"rollout_id": answer["rollout"]["rollout_id"]}
-                wait_for_work(client, dag, roots, quiet=as_json)
+                wait_for_work(client, dag, roots)
     if as_json:
         print_json(answer)
     if wait:
@@ -141,7 +149,9 @@ def _post_to_dag(home: Path, dag: str, action: str) -> Answer:
         return client.post(f"/v1/dags/{quote_segment(dag)}/{action}", timeout=_DEPLOY_TIMEOUT)
 
 
-def dags(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+def dags(
+    home: HomeOption = DEFAULT_HOME, wide: WideOption = False, as_json: JsonOption = False
+) -> None:
     """List the deployed DAGs."""
     print_list(home, "/v1/dags", _DAGS, as_json=as_json, all_pages=True)
 
@@ -198,6 +208,7 @@ def _print_deployed(answer: Answer) -> None:
         rows.append(
             [job["name"], job["activation"], job["operator"], job["runtime"], ", ".join(outputs)]
         )
-    print_rows(["job", "activation", "operator", "runtime", "outputs"], rows)
+    headings = ["job", "activation", "operator", "runtime", "outputs"]
+    print_rows(headings, rows, wide=["activation", "runtime"])
     if answer["changed"]:
         print_plan(answer["plan"])

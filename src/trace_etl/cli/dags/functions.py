@@ -8,7 +8,14 @@ import typer
 
 from trace_etl.cli.client import fail, session
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, AfterOption, HomeOption, JsonOption, LimitOption
+from trace_etl.cli.options import (
+    DEFAULT_HOME,
+    AfterOption,
+    HomeOption,
+    JsonOption,
+    LimitOption,
+    WideOption,
+)
 from trace_etl.cli.output import format_number, format_size, format_time, print_answer
 
 group = typer.Typer(help="Manage user-defined functions.", no_args_is_help=True)
@@ -23,6 +30,7 @@ _BUNDLES = ListTable(
     },
     "No bundle was pushed yet. Push one with `trace udf push DIRECTORY`.",
     right=("size", "files"),
+    wide=["files", "pushed by"],
     next_command="trace udf list",
 )
 
@@ -72,6 +80,7 @@ def list_bundles(
     limit: LimitOption = 50,
     after: AfterOption = None,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List bundles, newest first."""

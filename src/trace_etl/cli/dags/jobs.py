@@ -7,7 +7,14 @@ import typer
 
 from trace_etl.cli.client import Answer, quote_segment, session
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, DagArgument, HomeOption, JsonOption, LimitOption
+from trace_etl.cli.options import (
+    DEFAULT_HOME,
+    DagArgument,
+    HomeOption,
+    JsonOption,
+    LimitOption,
+    WideOption,
+)
 from trace_etl.cli.output import (
     Columns,
     format_job,
@@ -24,6 +31,7 @@ def jobs(
     ] = None,
     limit: LimitOption = 200,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the jobs of all deployed DAGs."""
@@ -34,6 +42,7 @@ def job(
     dag: DagArgument,
     name: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")],
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show one job and why its tasks wait."""
@@ -101,6 +110,7 @@ _JOBS = ListTable(
     },
     empty="No jobs. Deploy a DAG with: trace deploy FILE",
     right=["failed"],
+    wide=["activation", "runtime"],
 )
 _COUNTS = ("queued", "running", "retrying", "failed")
 _UPSTREAM: Columns = {

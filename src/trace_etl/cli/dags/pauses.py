@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trace_etl.cli.client import Answer, session
-from trace_etl.cli.options import DEFAULT_HOME, DagArgument, HomeOption, JsonOption
+from trace_etl.cli.options import DEFAULT_HOME, DagArgument, HomeOption, JsonOption, WideOption
 from trace_etl.cli.output import (
     Columns,
     format_elapsed,
@@ -53,7 +53,9 @@ def resume(
     print_answer(answer, as_json, _print_resumed)
 
 
-def pressure(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+def pressure(
+    home: HomeOption = DEFAULT_HOME, wide: WideOption = False, as_json: JsonOption = False
+) -> None:
     """Show pauses, queue limits and operator caps."""
     with session(home) as client:
         answer = client.get("/v1/pressure")
@@ -74,7 +76,12 @@ def _print_pressure(answer: Answer) -> None:
     else:
         typer.echo("Nothing is paused.")
     if answer["queues"]:
-        print_items(answer["queues"], _QUEUES, right=["normal", "bulk", "limit"])
+        print_items(
+            answer["queues"],
+            _QUEUES,
+            right=["normal", "bulk", "limit"],
+            wide=["age limit", "pauses upstream"],
+        )
     if answer["operators"]:
         print_items(answer["operators"], _OPERATORS, right=["queued", "running", "cap"])
     if answer["deferred_events"]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from trace_etl.cli.output import format_cell, format_count, format_number
+from trace_etl.cli.progress import show_counts
 
 if TYPE_CHECKING:
     from trace_etl.cli.client import StackClient
@@ -123,22 +124,18 @@ def _format_target(target: Json) -> str:
     return f"{format_number(target['new_partitions'])} of {format_number(target['old_partitions'])} partitions"
 
 
-def wait_for_rollout(
-    client: "StackClient", dag: str, dag_version: str, *, quiet: bool
-) -> dict[str, Any]:
-    """Print the progress of a rollout until it ends or is stuck."""
+def wait_for_rollout(client: "StackClient", dag: str, dag_version: str) -> dict[str, Any]:
+    """Show the progress of a rollout until it ends or is stuck."""
     from trace_etl.cli.tasks.watch import change_signals
 
-    printed = ""
-    with change_signals(client, dag) as signals:
+    with show_counts() as report, change_signals(client, dag) as signals:
         for _ in signals:
             rollout = client.get(f"/v1/dags/{dag}/rollout", dag_version=dag_version)
             if rollout["state"] != "building" or is_stuck(rollout):
                 return rollout
-            line = f"  {_format_percent(rollout)}: {rollout['reason'] or 'committing'}"
-            if line != printed and not quiet:
-                typer.echo(line)
-            printed = line
+            total = sum(target["blocks"] for target in rollout["targets"])
+            missing = sum(target["missing_blocks"] for target in rollout["targets"])
+            report("blocks", total - missing, total, rollout["reason"] or "committing")
     raise AssertionError("the iterator of signals never ends")
 
 
@@ -148,9 +145,3 @@ def is_stuck(rollout: Json) -> bool:
         return False
     jobs: list[Json] = rollout["jobs"]
     return not any(job["queued"] or job["running"] or job["retrying"] for job in jobs)
-
-
-def _format_percent(rollout: Json) -> str:
-    total = sum(target["blocks"] for target in rollout["targets"])
-    missing = sum(target["missing_blocks"] for target in rollout["targets"])
-    return f"{(total - missing) / total:.0%} of the blocks" if total else "building"

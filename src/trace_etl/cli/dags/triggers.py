@@ -16,6 +16,7 @@ from trace_etl.cli.options import (
     parse_range,
 )
 from trace_etl.cli.output import format_count, format_job, print_json
+from trace_etl.cli.progress import show_counts
 
 
 def trigger(
@@ -111,20 +112,21 @@ def _describe_answer(answer: dict[str, Any], subject: str) -> list[str]:
     return [*lines, f"Triggered {subject}. List its tasks with: trace tasks"]
 
 
-def wait_for_work(
-    client: StackClient, dag: str, roots: dict[str, Any], *, quiet: bool = False
-) -> None:
-    """Print task counts until everything that the roots caused has ended. Exits if a task failed."""
+_WAITING = ("queued", "running", "retrying")
+_ENDED = ("completed", "failed", "canceled")
+
+
+def wait_for_work(client: StackClient, dag: str, roots: dict[str, Any]) -> None:
+    """Show progress until everything that the roots caused has ended. Exits if a task failed."""
     from trace_etl.cli.tasks.watch import change_signals
 
-    printed = ""
-    with change_signals(client, dag) as signals:
+    with show_counts() as report, change_signals(client, dag) as signals:
         for _ in signals:
             work = client.post("/v1/progress", {"dag": dag, **roots})
-            if (line := _format_counts(work)) != printed and not quiet:
-                typer.echo(f"  {line}", err=True)
-            printed = line
-            if any(work[name] for name in ("queued", "running", "retrying", "unrouted")):
+            ended = sum(work[name] for name in _ENDED)
+            waiting = sum(work[name] for name in (*_WAITING, "unrouted"))
+            report("tasks", ended, ended + waiting, _format_counts(work))
+            if waiting:
                 continue
             if work["failures"]:
                 fail([format_lost_task(task) for task in work["failures"]])
@@ -149,5 +151,5 @@ def format_lost_task(task: dict[str, Any]) -> str:
 
 
 def _format_counts(work: dict[str, Any]) -> str:
-    names = ("queued", "running", "retrying", "completed", "failed", "canceled")
-    return ", ".join(f"{work[name]} {name}" for name in names if work[name]) or "no tasks yet"
+    names = (*_WAITING, "failed", "canceled")
+    return ", ".join(f"{work[name]} {name}" for name in names if work[name])

@@ -2,14 +2,22 @@
 
 from operator import itemgetter
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
-from trace_etl.cli.client import Answer, quote_segment, session
+from trace_etl.cli.client import Answer, StackClient, quote_segment, session
+from trace_etl.cli.ids import resolve_id
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, DatasetArgument, HomeOption, JsonOption, LimitOption
+from trace_etl.cli.options import (
+    DEFAULT_HOME,
+    DatasetArgument,
+    HomeOption,
+    JsonOption,
+    LimitOption,
+    WideOption,
+)
 from trace_etl.cli.output import (
+    format_id,
     format_job,
     format_number,
     format_time,
@@ -20,7 +28,7 @@ from trace_etl.cli.output import (
 group = typer.Typer(no_args_is_help=True, help="List, replay and drop buffered batches.")
 _BATCHES = ListTable(
     {
-        "batch": itemgetter("publish_id"),
+        "batch": lambda batch: format_id(batch["publish_id"]),
         "from": format_job,
         "state": itemgetter("state"),
         "rows": lambda batch: format_number(batch["row_count"]),
@@ -29,18 +37,22 @@ _BATCHES = ListTable(
     },
     empty="No batches.",
     right=["rows"],
+    wide=["published"],
 )
 _DEAD = ListTable(
     {
-        "batch": itemgetter("publish_id"),
+        "batch": lambda batch: format_id(batch["publish_id"]),
         "dataset": itemgetter("dataset"),
         "from": format_job,
         "published": lambda batch: format_time(batch["accepted_at"]),
         "reason": lambda batch: batch["error_message"] or batch["error_code"],
     },
     empty="No failed batches.",
+    wide=["published"],
 )
-BatchArgument = Annotated[UUID, typer.Argument(metavar="BATCH", help="Id of the batch.")]
+BatchArgument = Annotated[
+    str, typer.Argument(metavar="BATCH", help="Id of the batch, or its beginning.")
+]
 
 
 @group.command("list")
@@ -49,6 +61,7 @@ def list_batches(
     failed: Annotated[bool, typer.Option("--failed", help="Only batches that failed.")] = False,
     limit: LimitOption = 50,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the batches of a dataset, newest first."""
@@ -59,7 +72,10 @@ def list_batches(
 
 @group.command()
 def dead(
-    limit: LimitOption = 50, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+    limit: LimitOption = 50,
+    home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List failed batches, newest first."""
     print_list(home, "/v1/batches", _DEAD, as_json=as_json, state="failed", limit=limit)
@@ -71,7 +87,7 @@ def show(
 ) -> None:
     """Show one batch and why it failed."""
     with session(home) as client:
-        answer = client.get(f"/v1/batches/{batch}")
+        answer = client.get(_make_path(client, batch))
     print_answer(answer, as_json, _print_batch)
 
 
@@ -81,7 +97,7 @@ def replay(
 ) -> None:
     """Deliver an unwritten batch again."""
     with session(home) as client:
-        answer = client.post(f"/v1/batches/{batch}/retry")
+        answer = client.post(f"{_make_path(client, batch)}/retry")
     print_answer(answer, as_json, lambda _: typer.echo(f"Replaying batch {batch}."))
 
 
@@ -94,8 +110,12 @@ def drop(
     Its rows are never written, and the storage sweeper deletes its file.
     """
     with session(home) as client:
-        answer = client.post(f"/v1/batches/{batch}/drop")
+        answer = client.post(f"{_make_path(client, batch)}/drop")
     print_answer(answer, as_json, lambda _: typer.echo(f"Dropped batch {batch}."))
+
+
+def _make_path(client: StackClient, batch: str) -> str:
+    return f"/v1/batches/{resolve_id(client, 'batch', batch)}"
 
 
 group.command("retry", hidden=True)(replay)  # the name in earlier releases

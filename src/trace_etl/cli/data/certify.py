@@ -14,6 +14,7 @@ from trace_etl.cli.options import (
     parse_range,
 )
 from trace_etl.cli.output import format_count, print_answer
+from trace_etl.cli.progress import show_counts
 
 
 def certify(
@@ -34,7 +35,8 @@ def certify(
     """
     params = {"range": parse_range(blocks).key} if blocks else {}
     target = output or Path(f"{name}.manifest.jws")
-    with session(home) as client:
+    with session(home) as client, show_counts() as report:
+        report("signing", 0, 0)
         signed = client.get(f"/v1/datasets/{quote_segment(name)}/manifest", **params)
     try:
         target.write_text(signed["jws"] + "\n")

@@ -14,9 +14,10 @@ from trace_etl.cli.client import (
     session,
 )
 from trace_etl.cli.listing import ListTable, print_list_answer
-from trace_etl.cli.options import DEFAULT_HOME, DatasetArgument, HomeOption, JsonOption
+from trace_etl.cli.options import DEFAULT_HOME, DatasetArgument, HomeOption, JsonOption, WideOption
 from trace_etl.cli.output import (
     Columns,
+    format_id,
     format_job,
     format_number,
     format_scope,
@@ -28,7 +29,9 @@ from trace_etl.cli.output import (
 )
 
 
-def datasets(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+def datasets(
+    home: HomeOption = DEFAULT_HOME, wide: WideOption = False, as_json: JsonOption = False
+) -> None:
     """List datasets and their block ranges."""
     with session(home) as client:
         answer = client.get_all("/v1/datasets")
@@ -46,6 +49,7 @@ def dataset(
         bool, typer.Option("--schema", help="Show the columns: names, types and comments.")
     ] = False,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show one dataset and its partitions.
@@ -99,7 +103,7 @@ def _print_dataset(item: Answer) -> None:
         }
     )
     partitions = item["partition_list"]
-    print_items(partitions, _PARTITIONS, right=_COUNTS)
+    print_items(partitions, _PARTITIONS, right=_COUNTS, wide=["attempt"])
     if item["next"] is not None:
         typer.echo(f"({len(partitions)} of {format_number(item['partitions'])} partitions)")
 
@@ -122,7 +126,7 @@ _ROWS_AND_SIZE: Columns = {
 }
 _DATASETS = ListTable(
     {
-        "dataset": lambda item: item["name"] or "(not published)",
+        "dataset": lambda item: item["name"] or f"{_format_producers(item)} (not published)",
         "from": _format_producers,
         "blocks": format_scope,
         "partitions": lambda item: format_number(item["partitions"]),
@@ -131,6 +135,7 @@ _DATASETS = ListTable(
     },
     empty="No datasets. Deploy a DAG with: trace deploy FILE",
     right=_COUNTS,
+    wide=["from", "updated"],
 )
 _COLUMNS: Columns = {
     "column": itemgetter("name"),
@@ -140,7 +145,7 @@ _COLUMNS: Columns = {
 _PARTITIONS: Columns = {
     "partition": itemgetter("partition_key"),
     **_ROWS_AND_SIZE,
-    "task": itemgetter("task_id"),
+    "task": lambda item: format_id(item["task_id"]),
     "attempt": itemgetter("attempt"),
     "committed": lambda item: format_time(item["committed_at"]),
 }

@@ -13,6 +13,7 @@ from trace_etl.cli.options import (
     HomeOption,
     JsonOption,
     LimitOption,
+    WideOption,
     parse_range,
 )
 from trace_etl.cli.output import format_job, format_time, print_answer
@@ -52,6 +53,7 @@ def invalidations(
     dataset: Annotated[str | None, typer.Option(help="Only of this published dataset.")] = None,
     limit: LimitOption = 50,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List invalidations, newest first."""
@@ -106,4 +108,5 @@ _INVALIDATIONS = ListTable(
         ),
     },
     empty="No invalidations.",
+    wide=["by"],
 )

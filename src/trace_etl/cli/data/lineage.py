@@ -5,8 +5,8 @@ from typing import Annotated, Any
 import typer
 
 from trace_etl.cli.client import Answer, quote_segment, session
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from trace_etl.cli.output import format_job, print_answer, print_fields, print_rows
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, WideOption
+from trace_etl.cli.output import format_id, format_job, print_answer, print_fields, print_rows
 
 
 def lineage(
@@ -15,6 +15,7 @@ def lineage(
         typer.Argument(metavar="NAME[@PARTITION]", help="Dataset, or one partition: logs@0-999."),
     ],
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the inputs and consumers of a dataset."""
@@ -54,7 +55,7 @@ def _print_partition(answer: Answer) -> None:
     rows += [["consumer", *_list_link(item)] for item in answer["down"]]
     if rows:
         headings = ["", "steps", "dataset", "from", "partition", "task", "attempt", "state"]
-        print_rows(headings, rows, right=["steps"])
+        print_rows(headings, rows, right=["steps"], wide=["from", "attempt"])
     else:
         typer.echo("The partition has no input partitions and no consumers.")
 
@@ -67,4 +68,4 @@ def _list_origin(item: dict[str, Any]) -> list[object]:
 def _list_link(item: dict[str, Any]) -> list[object]:
     key = "whole dataset" if item["partition_key"] == "*" else item["partition_key"]
     state = "current" if item["is_current"] else "rewritten since"
-    return [*_list_origin(item), key, item["task_id"], item["attempt"], state]
+    return [*_list_origin(item), key, format_id(item["task_id"]), item["attempt"], state]

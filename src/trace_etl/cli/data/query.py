@@ -13,8 +13,9 @@ from trace_etl.cli.client import fail, session
 from trace_etl.cli.data.query_params import ParamOption, parse_params
 from trace_etl.cli.data.result_files import print_pieces, save_pieces
 from trace_etl.cli.data.result_table import print_result
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, WideOption
 from trace_etl.cli.output import format_count, format_duration, format_size
+from trace_etl.cli.progress import show_bytes
 
 if TYPE_CHECKING:
     from trace_etl.client.stack_client import StackClient
@@ -58,6 +59,7 @@ def query(
         typer.Option(min=1, help="Maximum number of rows. Default: 10,000 in a table, else all."),
     ] = None,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Query published datasets with one SELECT.
@@ -105,7 +107,8 @@ def _write(client: "StackClient", form: RowFormat, output: Path | None, **reques
         if output is None:
             print_pieces(pieces)
             return
-        size = save_pieces(output, pieces)
+        with show_bytes() as report:
+            size = save_pieces(output, pieces, report)
     elapsed = format_duration(time.monotonic() - started)
     typer.echo(f"Wrote {format_size(size)} to {output} in {elapsed}", err=True)
 

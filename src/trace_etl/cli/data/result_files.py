@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trace_etl.cli.client import fail
+from trace_etl.cli.progress import Report
 
 
-def save_pieces(path: Path, pieces: Iterator[bytes]) -> int:
+def save_pieces(path: Path, pieces: Iterator[bytes], report: Report) -> int:
     """Write the pieces to a file, which appears only when it is complete. Returns its size."""
+    size = 0
+    report(path.name, 0, 0)
     with open_when_complete(path) as file:
-        return sum(file.write(piece) for piece in pieces)
+        for piece in pieces:
+            size += file.write(piece)
+            report(path.name, size, 0)
+    return size
 
 
 @contextmanager

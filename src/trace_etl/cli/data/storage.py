@@ -1,14 +1,20 @@
 """`trace storage`: show what occupies object storage, and delete what nothing uses."""
 
-from collections.abc import Callable
 from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
 
-from trace_etl.cli.client import session
+from trace_etl.cli.client import StackClient, session
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, AfterOption, HomeOption, JsonOption, LimitOption
+from trace_etl.cli.options import (
+    DEFAULT_HOME,
+    AfterOption,
+    HomeOption,
+    JsonOption,
+    LimitOption,
+    WideOption,
+)
 from trace_etl.cli.output import (
     Columns,
     format_duration,
@@ -18,6 +24,7 @@ from trace_etl.cli.output import (
     print_answer,
     print_items,
 )
+from trace_etl.cli.progress import show_counts
 
 group = typer.Typer(invoke_without_command=True, help="Show what occupies storage, and sweep it.")
 _KEPT_BY = {
@@ -49,7 +56,10 @@ _UNUSED: Columns = {
 
 @group.callback()
 def storage(
-    context: typer.Context, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+    context: typer.Context,
+    home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what occupies object storage, by dataset and kind, and when it is deleted."""
     if context.invoked_subcommand is not None:
@@ -64,6 +74,7 @@ def list_unused(
     limit: LimitOption = 50,
     after: AfterOption = None,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List unused storage, first deleted first."""
@@ -77,6 +88,7 @@ def sweep(
         bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")
     ] = False,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Delete unused storage past its retention."""
@@ -86,28 +98,45 @@ def sweep(
         print_list(home, path, table, as_json=as_json, all_pages=True, due=True)
         return
     with session(home) as client:
-        total = _sweep_until_complete(client.post, progress=not as_json)
+        total = _sweep_until_complete(client)
     print_answer(total, as_json, _print_swept)
 
 
-def _sweep_until_complete(post: Callable[..., dict[str, Any]], *, progress: bool) -> dict[str, Any]:
-    total = post("/v1/storage/sweep")
-    while not total["is_complete"]:
-        if progress:
-            typer.echo(f"Deleted {_describe(total)} so far.", err=True)
-        more = post("/v1/storage/sweep")
-        counts = {name: total[name] + more[name] for name in total if name != "is_complete"}
-        total = {**counts, "is_complete": more["is_complete"]}
+def _sweep_until_complete(client: StackClient) -> dict[str, Any]:
+    with show_counts() as report:
+        total = client.post("/v1/storage/sweep")
+        left = 0 if total["is_complete"] else _count_due(client)
+        due = total["prefixes"] + left
+        while not total["is_complete"]:
+            report("prefixes", total["prefixes"], due, format_size(total["bytes"]))
+            more = client.post("/v1/storage/sweep")
+            counts = {name: total[name] + more[name] for name in total if name != "is_complete"}
+            total = {**counts, "is_complete": more["is_complete"]}
     return total
 
 
+def _count_due(client: StackClient) -> int:
+    return sum(item["due_prefixes"] for item in client.get("/v1/storage")["items"])
+
+
 def _unused_table(empty: str, next_command: str) -> ListTable:
-    return ListTable(_UNUSED, empty=empty, right=["objects", "size"], next_command=next_command)
+    return ListTable(
+        _UNUSED,
+        empty=empty,
+        right=["objects", "size"],
+        wide=["dataset", "objects", "unused since"],
+        next_command=next_command,
+    )
 
 
 def _print_usage(answer: dict[str, Any]) -> None:
     if answer["items"]:
-        print_items(answer["items"], _USAGE, right=["prefixes", "objects", "size", "due", "in use"])
+        print_items(
+            answer["items"],
+            _USAGE,
+            right=["prefixes", "objects", "size", "due", "in use"],
+            wide=["prefixes", "in use"],
+        )
     else:
         typer.echo("Nothing is stored.")
     kept = ", ".join(

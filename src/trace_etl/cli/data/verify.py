@@ -2,8 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +11,9 @@ import typer
 
 from trace_etl.cli.client import Answer, StackClient, fail, quote_segment, session
 from trace_etl.cli.data.samples import compare_with_chain
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, parse_range
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, WideOption, parse_range
 from trace_etl.cli.output import Columns, format_count, format_size, print_answer, print_items
+from trace_etl.cli.progress import show_counts
 
 if TYPE_CHECKING:
     from trace_etl.api.proof.certificates import Certificate, StoredCertificate
@@ -55,6 +55,7 @@ def verify(
         typer.Option(metavar="JWKS", help="Trusted keys of manifests. Default: ask the stack."),
     ] = None,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check a dataset against its certificates.
@@ -71,7 +72,7 @@ def verify(
                 ["--manifest checks files only; omit --range and --against"],
                 _EXIT_USAGE,
             )
-        report = _verify_manifest(manifest, files or Path(), key, home, show=not as_json)
+        report = _verify_manifest(manifest, files or Path(), key, home)
     else:
         report = _verify_dataset(
             str(name),
@@ -80,7 +81,6 @@ def verify(
             home,
             against,
             sample,
-            show=not as_json,
         )
     print_answer(report, as_json, _print_report)
     if not report["is_valid"]:
@@ -94,8 +94,6 @@ def _verify_dataset(
     home: Path,
     rpc_url: str | None,
     sample: int,
-    *,
-    show: bool,
 ) -> Answer:
     from trace_etl.proof.checks import (
         Checked,
@@ -110,16 +108,17 @@ def _verify_dataset(
         version, certificates = _read_certificates(client, name, span)
         source = CopiedFiles(files) if files is not None else StoredFiles(_open_store(home))
         checked.problems += check_coverage(certificates, span) + check_links(certificates)
-        _check_all_files(checked, certificates, source, show=show)
+        _check_all_files(checked, certificates, source)
         if rpc_url is not None:
-            for item in _choose(certificates, sample):
-                checked.problems += compare_with_chain(item, rpc_url)
+            chosen = _choose(certificates, sample)
+            with show_counts() as report:
+                for number, item in enumerate(chosen):
+                    report("compared", number, len(chosen))
+                    checked.problems += compare_with_chain(item, rpc_url)
     return _make_report(name, version, checked)
 
 
-def _verify_manifest(
-    path: Path, files: Path, key: Path | None, home: Path, *, show: bool
-) -> Answer:
+def _verify_manifest(path: Path, files: Path, key: Path | None, home: Path) -> Answer:
     from trace_etl.proof.checks import Checked, CopiedFiles, check_links
 
     manifest = _open_manifest(path, key, home)
@@ -128,7 +127,7 @@ def _verify_manifest(
     source, checked = CopiedFiles(files), Checked()
     checked.problems += check_links(manifest.partitions)
     checked.problems += source.list_additional(manifest.partitions)
-    _check_all_files(checked, manifest.partitions, source, show=show)
+    _check_all_files(checked, manifest.partitions, source)
     return _make_report(manifest.dataset, str(manifest.dataset_version), checked)
 
 
@@ -177,27 +176,14 @@ def _open_store(home: Path) -> "ObjectStore":
 
 
 def _check_all_files(
-    checked: "Checked", certificates: "Sequence[Certificate]", source: "FileSource", *, show: bool
+    checked: "Checked", certificates: "Sequence[Certificate]", source: "FileSource"
 ) -> None:
     from trace_etl.proof.checks import check_files
 
-    with _show_progress(len(certificates), show) as advance:
-        for certificate in certificates:
+    with show_counts() as report:
+        for number, certificate in enumerate(certificates):
+            report("partitions", number, len(certificates))
             checked.add(certificate, check_files(certificate, source))
-            advance()
-
-
-@contextmanager
-def _show_progress(total: int, show: bool) -> Generator[Callable[[], None]]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(
-        console=console, transient=True, disable=not (show and console.is_terminal)
-    ) as bar:
-        task = bar.add_task("Checking partitions", total=total)
-        yield lambda: bar.advance(task)
 
 
 def _choose(certificates: "Sequence[StoredCertificate]", count: int) -> "list[StoredCertificate]":

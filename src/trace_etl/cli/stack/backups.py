@@ -43,7 +43,7 @@ def backup(
     from trace_etl.lite.home import Home
 
     try:
-        with show_bytes(quiet=as_json) as report:
+        with show_bytes() as report:
             made = create(Home.at(home), target, with_secrets=secrets, report=report)
     except StackError as error:
         raise print_error(error) from None
@@ -78,7 +78,7 @@ def restore(
     from trace_etl.lite.home import Home
 
     try:
-        with show_bytes(quiet=as_json) as report:
+        with show_bytes() as report:
             made = restore_backup(source, Home.at(home), objects_url=objects_url, report=report)
     except StackError as error:
         raise print_error(error) from None

@@ -5,11 +5,11 @@ from dataclasses import asdict
 import typer
 
 from trace_etl.cli.client import EXIT_REJECTED
-from trace_etl.cli.options import JsonOption
+from trace_etl.cli.options import JsonOption, WideOption
 from trace_etl.cli.output import print_json, print_rows
 
 
-def doctor(as_json: JsonOption = False) -> None:
+def doctor(wide: WideOption = False, as_json: JsonOption = False) -> None:
     """Test how well this machine isolates code.
 
     Exit code 1 if a required layer is missing: functions then do not run.

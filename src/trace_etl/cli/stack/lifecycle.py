@@ -8,7 +8,7 @@ import typer
 
 from trace_etl.cli import output
 from trace_etl.cli.client import EXIT_NOT_RUNNING
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, WideOption
 from trace_etl.cli.stack.errors import print_error
 from trace_etl.client.stack_client import NotRunning, RequestRejected, TokenMissing, connect_home
 
@@ -102,7 +102,9 @@ def down(
         typer.echo(f"Deleted all data of the stack in {stack_home.path}.")
 
 
-def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+def status(
+    home: HomeOption = DEFAULT_HOME, wide: WideOption = False, as_json: JsonOption = False
+) -> None:
     """Show the processes of the stack.
 
     Exit codes: 0 if all are healthy, 1 if one is not, 3 if the stack is not running.
@@ -222,7 +224,7 @@ def _print_status(status: "Status") -> None:
         ]
         for p in status.parts
     ]
-    output.print_rows(headings, rows, right=["pid", "restarts"])
+    output.print_rows(headings, rows, right=["pid", "restarts"], wide=["since", "isolation"])
     _warn_without_isolation(any(p.isolation == "none" for p in status.parts))
     since = f", up since {output.format_time(status.started_at)}" if status.started_at else ""
     typer.echo(f"{status.state}: {status.home}, supervisor pid {status.supervisor_pid}{since}")

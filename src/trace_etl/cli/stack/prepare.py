@@ -8,6 +8,7 @@ import typer
 from trace_etl.cli.client import fail
 from trace_etl.cli.options import JsonOption
 from trace_etl.cli.output import print_json
+from trace_etl.cli.progress import show_counts
 
 
 def prepare(as_json: JsonOption = False) -> None:
@@ -23,9 +24,9 @@ def prepare(as_json: JsonOption = False) -> None:
     began = time.monotonic()
     try:
         java = jvm.choose(os.environ)
-        if not as_json:
-            typer.echo(f"Preparing {java} ...", err=True)
-        path = class_cache.make_class_cache(java.home)
+        with show_counts() as report:
+            report(f"Preparing {java}", 0, 0)
+            path = class_cache.make_class_cache(java.home)
     except (NoJava, SparkNotStarted, OSError) as error:
         fail([str(error)])
     seconds = time.monotonic() - began

@@ -1,12 +1,12 @@
 """`trace backfill` and `trace backfills`: create, list, follow, cancel and resume backfills."""
 
-from contextlib import nullcontext
 from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
 
 from trace_etl.cli.client import Answer, StackClient, fail, quote_segment, session
+from trace_etl.cli.ids import resolve_id
 from trace_etl.cli.listing import ListTable, print_list
 from trace_etl.cli.options import (
     DEFAULT_HOME,
@@ -15,12 +15,14 @@ from trace_etl.cli.options import (
     JsonOption,
     LimitOption,
     RangeOption,
+    WideOption,
     parse_range,
 )
 from trace_etl.cli.output import (
     Columns,
     format_count,
     format_duration,
+    format_id,
     format_job,
     format_number,
     format_time,
@@ -29,8 +31,11 @@ from trace_etl.cli.output import (
     print_items,
     print_json,
 )
+from trace_etl.cli.progress import show_counts
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the backfill.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of the backfill, or its beginning.")
+]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Show progress until the backfill ends.")]
 _MAX_PREVIEW = 40
 _ACTIONS = {
@@ -60,6 +65,7 @@ def backfill(
     ] = False,
     wait: WaitOption = False,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Backfill a block range of a job.
@@ -89,6 +95,7 @@ def backfills(
     ] = None,
     limit: LimitOption = 20,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List backfills, newest first."""
@@ -101,11 +108,12 @@ def show(
     backfill_id: IdArgument,
     wait: WaitOption = False,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show one backfill and its failed chunks."""
-    path = _make_path(backfill_id)
     with session(home) as client:
+        path = _make_path(resolve_id(client, "backfill", backfill_id))
         answer = client.get(path)
         if not as_json:
             _print_backfill(answer)
@@ -123,7 +131,7 @@ def cancel(
     Queued tasks end immediately. Running tasks are asked to stop.
     """
     with session(home) as client:
-        answer = client.post(f"{_make_path(backfill_id)}/cancel")
+        answer = client.post(f"{_make_path(resolve_id(client, 'backfill', backfill_id))}/cancel")
     print_answer(answer, as_json, _print_canceled)
 
 
@@ -136,7 +144,7 @@ def resume(
 ) -> None:
     """Retry the failed and canceled chunks."""
     with session(home) as client:
-        answer = client.post(f"{_make_path(backfill_id)}/resume")
+        answer = client.post(f"{_make_path(resolve_id(client, 'backfill', backfill_id))}/resume")
         if not as_json:
             typer.echo(f"Retrying {format_count(answer['chunks'], 'chunk')}.")
         _finish_command(client, answer, wait=wait, as_json=as_json)
@@ -149,48 +157,36 @@ def _make_path(backfill_id: str) -> str:
 def _finish_command(client: StackClient, answer: Answer, *, wait: bool, as_json: bool) -> None:
     """Wait for the backfill if requested, print it, and exit with 1 if it did not complete."""
     if wait:
-        answer = _wait_for_backfill(client, answer, quiet=as_json)
+        answer = _wait_for_backfill(client, answer)
     if as_json:
         print_json(answer)
+    elif wait:
+        chunks = f"{answer['completed']}/{_count_chunks(answer)} chunks"
+        typer.echo(f"{chunks}: {answer['state']}, {format_number(answer['rows_done'])} rows")
     if wait and answer["state"] != "complete":
         failed = f"{format_count(answer['failed'], 'chunk')} failed; " if answer["failed"] else ""
         fail([f"the backfill is {answer['state']}: {failed}{answer['why']}".rstrip("; ")])
 
 
-def _wait_for_backfill(client: StackClient, answer: Answer, *, quiet: bool) -> Answer:
-    from rich.console import Console
-
+def _wait_for_backfill(client: StackClient, answer: Answer) -> Answer:
     from trace_etl.cli.tasks.watch import change_signals
 
-    console = Console(highlight=False)
-    status = console.status("waiting") if console.is_terminal and not quiet else nullcontext()
-    with status as spinner, change_signals(client, answer["dag"]) as signals:
-        printed: object = None
+    with show_counts() as report, change_signals(client, answer["dag"]) as signals:
         for _ in signals:
             item = client.get(_make_path(answer["backfill_id"]))
-            if spinner is not None:
-                spinner.update(_format_progress(item))
-            counts = [item[name] for name in ("state", "completed", "failed", "paused_by")]
-            if not quiet and counts != printed and (spinner is None or item["state"] != "running"):
-                typer.echo(f"  {_format_progress(item)}")
-                printed = counts
+            ended = sum(item[name] for name in ("completed", "failed", "canceled"))
+            report("chunks", ended, _count_chunks(item), _describe_progress(item))
             if item["state"] != "running":
                 return item
     raise AssertionError("the iterator of signals never ends")
 
 
-def _format_progress(item: Answer) -> str:
-    text = f"{item['completed']}/{_count_chunks(item)} chunks"
-    if item["failed"]:
-        text += f", {item['failed']} failed"
-    if item["state"] != "running":
-        return f"{text}: {item['state']}, {format_number(item['rows_done'])} rows"
+def _describe_progress(item: Answer) -> str:
     if item["paused_by"]:
-        return f"{text}: paused by {item['paused_by']}"
-    if item["blocks_per_second"]:
-        text += f", {_format_rate(item)}"
-    time_left = _format_time_left(item)
-    return text if time_left is None else f"{text}, {time_left} left"
+        return f"paused by {item['paused_by']}"
+    rate = _format_rate(item) if item["blocks_per_second"] else ""
+    failed = f"{item['failed']} failed" if item["failed"] else ""
+    return ", ".join(part for part in (rate, failed) if part)
 
 
 def _print_preview(answer: Answer) -> None:
@@ -272,7 +268,7 @@ def _print_backfill(item: Answer) -> None:
 
 _BACKFILLS = ListTable(
     {
-        "backfill": itemgetter("backfill_id"),
+        "backfill": lambda item: format_id(item["backfill_id"]),
         "job": format_job,
         "blocks": _format_blocks,
         "state": itemgetter("state"),
@@ -285,6 +281,7 @@ _BACKFILLS = ListTable(
     },
     empty="No backfills.",
     right=["chunks", "failed", "rate"],
+    wide=["rate", "created by", "created"],
 )
 _PREVIEW: Columns = {
     "blocks": _format_blocks,
@@ -293,6 +290,6 @@ _PREVIEW: Columns = {
 }
 _FAILED_CHUNKS: Columns = {
     "failed": _format_blocks,
-    "task": itemgetter("task_id"),
+    "task": lambda chunk: format_id(chunk["task_id"]),
     "error": itemgetter("error_message"),
 }

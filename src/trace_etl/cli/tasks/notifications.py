@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption, WideOption
 from trace_etl.cli.output import format_time
 
 
@@ -41,6 +41,7 @@ _ITEMS = ListTable(
     },
     empty="No notifications. Add rules under `notify` in a DAG file.",
     right=["tries"],
+    wide=["rule", "tries"],
 )
 
 
@@ -50,6 +51,7 @@ def notifications(
     ] = None,
     limit: LimitOption = 50,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List notifications, newest first."""

@@ -7,7 +7,7 @@ import typer
 
 from trace_etl.cli.client import session
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption, WideOption
 from trace_etl.cli.output import format_time, print_answer
 
 group = typer.Typer(no_args_is_help=True, help="List and retry side effects.")
@@ -22,6 +22,7 @@ _ROWS = ListTable(
         "failed": lambda row: format_time(row["failed_at"]),
         "error": itemgetter("last_error"),
     },
+    wide=["target", "next try"],
     empty="The outbox is empty.",
     right=["row", "tries"],
 )
@@ -35,6 +36,7 @@ def list_rows(
     ] = None,
     limit: LimitOption = 50,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List outbox rows, oldest first."""

@@ -6,13 +6,22 @@ from typing import Annotated, Any
 import typer
 
 from trace_etl.cli.client import EXIT_REJECTED, Answer, fail, session
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from trace_etl.cli.output import Columns, format_count, format_job, print_answer, print_items
+from trace_etl.cli.ids import resolve_id
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, WideOption
+from trace_etl.cli.output import (
+    Columns,
+    format_count,
+    format_id,
+    format_job,
+    print_answer,
+    print_items,
+)
 
 
 def retry(
     tasks: Annotated[
-        list[str] | None, typer.Argument(metavar="[TASK]...", help="Ids of failed tasks.")
+        list[str] | None,
+        typer.Argument(metavar="[TASK]...", help="Ids of failed tasks, or their beginnings."),
     ] = None,
     dag: Annotated[str | None, typer.Option(help="Failed tasks of this DAG.")] = None,
     job: Annotated[str | None, typer.Option(help="Failed tasks of this job; needs --dag.")] = None,
@@ -24,6 +33,7 @@ def retry(
         bool, typer.Option("--dry-run", help="Show what would be retried and change nothing.")
     ] = False,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Retry failed tasks.
@@ -35,7 +45,8 @@ def retry(
         fail(["choose tasks: give TASK ids, --dag or --error"], EXIT_REJECTED)
     body: dict[str, Any] = {"dag": dag, "job": job, "error_code": error, "dry_run": dry_run}
     with session(home) as client:
-        answer = client.post("/v1/tasks/retry", body | {"task_ids": tasks or None})
+        body["task_ids"] = [resolve_id(client, "task", task) for task in tasks or []] or None
+        answer = client.post("/v1/tasks/retry", body)
     print_answer(answer, as_json, _print_retried)
 
 
@@ -44,7 +55,10 @@ _GROUPS: Columns = {
     "error": itemgetter("error_code"),
     "tasks": itemgetter("tasks"),
 }
-_SKIPPED: Columns = {"not retried": itemgetter("task_id"), "reason": itemgetter("reason")}
+_SKIPPED: Columns = {
+    "not retried": lambda item: format_id(item["task_id"]),
+    "reason": itemgetter("reason"),
+}
 
 
 def _print_retried(answer: Answer) -> None:

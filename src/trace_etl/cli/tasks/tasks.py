@@ -5,12 +5,21 @@ from typing import Annotated, Any
 
 import typer
 
-from trace_etl.cli.client import Answer, quote_segment, session
+from trace_etl.cli.client import Answer, session
+from trace_etl.cli.ids import resolve_id
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, AfterOption, HomeOption, JsonOption, LimitOption
+from trace_etl.cli.options import (
+    DEFAULT_HOME,
+    AfterOption,
+    HomeOption,
+    JsonOption,
+    LimitOption,
+    WideOption,
+)
 from trace_etl.cli.output import (
     Columns,
     format_elapsed,
+    format_id,
     format_job,
     format_number,
     format_time,
@@ -19,7 +28,9 @@ from trace_etl.cli.output import (
     print_items,
 )
 
-TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="Id of the task.")]
+TaskArgument = Annotated[
+    str, typer.Argument(metavar="TASK", help="Id of the task, or its beginning.")
+]
 _MAX_REASON = 100
 _UNLIMITED_ATTEMPTS = 1_000_000
 
@@ -33,6 +44,7 @@ def tasks(
     limit: LimitOption = 50,
     after: AfterOption = None,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List tasks, newest first."""
@@ -50,11 +62,14 @@ def tasks(
 
 
 def task(
-    task_id: TaskArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+    task_id: TaskArgument,
+    home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show one task and its attempts."""
     with session(home) as client:
-        answer = client.get(f"/v1/tasks/{quote_segment(task_id)}")
+        answer = client.get(f"/v1/tasks/{resolve_id(client, 'task', task_id)}")
     print_answer(answer, as_json, _print_task)
 
 
@@ -66,7 +81,7 @@ def cancel(
     A queued task ends immediately. A running task is asked to stop at its next heartbeat.
     """
     with session(home) as client:
-        answer = client.post(f"/v1/tasks/{quote_segment(task_id)}/cancel")
+        answer = client.post(f"/v1/tasks/{resolve_id(client, 'task', task_id)}/cancel")
     print_answer(answer, as_json, _print_canceled)
 
 
@@ -96,7 +111,7 @@ def _format_reason(item: dict[str, Any]) -> str:
 
 _TASKS = ListTable(
     {
-        "task": itemgetter("task_id"),
+        "task": lambda item: format_id(item["task_id"]),
         "job": format_job,
         "blocks": itemgetter("partition_key"),
         "status": itemgetter("status"),
@@ -106,6 +121,7 @@ _TASKS = ListTable(
         "reason": _format_reason,
     },
     empty="No tasks.",
+    wide=["worker", "duration"],
     next_command="trace tasks",
 )
 _ATTEMPTS: Columns = {
@@ -146,7 +162,7 @@ def _print_task(item: Answer) -> None:
         }
     )
     if item["attempts"]:
-        print_items(item["attempts"], _ATTEMPTS)
+        print_items(item["attempts"], _ATTEMPTS, wide=["worker"])
     outputs = [
         {"attempt": attempt["attempt"], **output}
         for attempt in item["attempts"]

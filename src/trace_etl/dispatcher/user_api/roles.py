@@ -32,6 +32,7 @@ ROLES: Mapping[str, str] = {
     "GET /v1/runtimes": READER,
     "GET /v1/jobs": READER,
     "GET /v1/jobs/{dag}/{job}": READER,
+    "GET /v1/ids/{kind}/{prefix}": READER,
     "GET /v1/events": READER,
     "GET /v1/events/{event_id}": READER,
     "GET /v1/triggers": READER,

@@ -1,0 +1,226 @@
+"""Tables of the command line fit 80 columns, and their short ids are accepted by every command."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from support.buffered import publish_unwritten
+from support.dispatcher import Secrets, live
+from support.lifecycle import Bench, bench
+from support.postgres import Templates, copied
+from support.pressure import graph
+from support.terminal import Terminal
+from trace_etl.cli.main import app
+from trace_etl.lite import connection
+from trace_etl.lite.home import Home
+
+TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
+DAG = "ethereum_mainnet_decentralised_exchange_volumes"
+JOB = "decode_uniswap_v3_swap_events_of_all_pools"
+AFTER = "aggregate_daily_volumes_by_pool"
+LAST = 22_000_029
+ERROR = "eth_getLogs of 22000000 to 22000009 at node.example: rate limit exceeded; try later " * 2
+
+
+@dataclass(frozen=True)
+class Shell:
+    """The command line, for a Dispatcher with long names."""
+
+    bench: Bench
+    home: Path
+    backfill: str
+    batch: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"TRACE_HOME": str(self.home), "COLUMNS": "80", "TRACE_CHECK": "0"}
+
+    def run(self, *words: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, list(words), env=self.environment)
+        assert result.exit_code == code, result.output
+        return result.stdout if code == 0 else result.stderr
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json"))
+
+    @property
+    def tasks(self) -> list[str]:
+        return [t["task_id"] for t in self.json("tasks", "--dag", DAG, "--job", JOB)["items"]]
+
+
+@pytest.fixture(scope="module")
+def shell(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Shell]:
+    home = tmp_path_factory.mktemp("home")
+    with (
+        copied(templates) as dsns,
+        live(secrets, dsns, home / "objects") as running,
+        bench(running) as here,
+    ):
+        described = connection.describe(
+            Home(home), api=running.cfg.api_port, internal=1, query=1, pid=1
+        )
+        fields = {
+            **vars(described),
+            "ca": str(secrets.ca),
+            "user_token": str(secrets.directory / "user.jwt"),
+        }
+        connection.write(home / "connection.json", connection.StackConnection(**fields))
+        yield Shell(here, home, *fill(here))
+
+
+def fill(here: Bench) -> tuple[str, str]:
+    """Make rows for every table. Returns the ids of a backfill and of a batch."""
+    built = graph(here, {JOB: "split", AFTER: JOB}, name=DAG)
+    span = {"start": LAST - 29, "end": LAST}
+    backfill = here.user.post("/v1/backfills", json={"dag": DAG, "job": JOB, **span}).json()
+    here.live.run(here.live.service.feeder.feed_once)
+    here.live.drain()
+    failed, done, _ = built.queued(JOB)
+    fault = {"error_code": "rpc_refused", "error_message": ERROR, "retryable": False}
+    assert here.complete(here.claimed(failed), "Failed", **fault).status_code == 200
+    attempt = here.claimed(done)
+    written = here.write_output(attempt, 3)
+    reply = here.complete(attempt, datasets_published=[written], events=[attempt.event()])
+    assert reply.status_code == 200, reply.text
+    here.live.run(here.live.service.feeder.feed_once)  # records the failed chunk
+    pause = {"dag": DAG, "job": JOB, "reason": ERROR}
+    assert here.user.post("/v1/pauses", json=pause).status_code == 200
+    invalidation = {"start": LAST - 29, "end": LAST, "reason": ERROR}
+    path = f"/v1/datasets/{DAG}_{JOB}/invalidations"
+    assert here.user.post(path, json=invalidation).status_code == 200
+    here.user.post("/v1/users", json={"name": "first.last@trading-desk.example", "role": "reader"})
+    batch = publish_unwritten(here)
+    here.rows("UPDATE outbox SET last_error = %s", ERROR)
+    return backfill["backfill_id"], batch
+
+
+def command_names(command: Any, path: tuple[str, ...] = ()) -> Generator[tuple[str, ...]]:
+    for name, child in getattr(command, "commands", {}).items():
+        if any("--wide" in param.opts for param in child.params):
+            yield (*path, name)
+        yield from command_names(child, (*path, name))
+
+
+# Not here: the rows of a query (test_analysts), and commands about this machine or a file.
+_ELSEWHERE = {("query",), ("verify",), ("check",), ("doctor",), ("status",), ("deploy",)}
+
+
+def test_every_table_fits_80_columns_and_wide_prints_everything(shell: Shell) -> None:
+    dataset, failed = f"{DAG}_{JOB}", shell.json("tasks", "--status", "failed")["items"][0]
+    blocks = ("--range", f"{LAST - 29}-{LAST}")
+    commands = {
+        ("tasks",): (),
+        ("task",): (failed["task_id"],),
+        ("retry",): ("--dag", DAG, "--dry-run"),
+        ("backfill",): (DAG, JOB, *blocks, "--dry-run"),
+        ("backfills",): (),
+        ("backfills", "show"): (shell.backfill,),
+        ("outbox", "list"): (),
+        ("notifications",): (),
+        ("jobs",): (),
+        ("job",): (DAG, AFTER),
+        ("dags",): (),
+        ("udf", "list"): (),
+        ("pressure",): (),
+        ("datasets",): (),
+        ("dataset",): (dataset,),
+        ("storage",): (),
+        ("storage", "unused"): (),
+        ("storage", "sweep"): ("--dry-run",),
+        ("batches", "list"): (shell.json("batches", "show", shell.batch)["dataset"],),
+        ("batches", "dead"): (),
+        ("invalidations",): (),
+        ("lineage",): (dataset,),
+        ("audit",): (),
+        ("users", "list"): (),
+    }
+    assert set(commands) | _ELSEWHERE == set(command_names(get_command(app)))
+    empty = {("notifications",), ("udf", "list"), ("audit",), ("batches", "dead")}
+    empty |= {("storage",), ("storage", "unused"), ("storage", "sweep")}
+    for command, arguments in commands.items():
+        text = shell.run(*command, *arguments)
+        # A sentence below a table is wrapped by the terminal.
+        lines = [line for line in text.splitlines() if not line.endswith(".")]
+        assert max(map(len, lines), default=0) <= 80, text
+        is_table = any(set(line) <= {"─", " "} and line for line in text.splitlines())
+        assert is_table or command in empty, text
+    assert failed["task_id"] not in shell.run("tasks")
+    wide = shell.run("tasks", "--wide")
+    assert failed["task_id"] in wide and f"{DAG}.{JOB}" in wide and "worker" in wide
+    assert "1" in next(line for line in shell.run("jobs").splitlines() if JOB[-4:] in line)
+
+
+def test_every_command_with_an_id_accepts_the_short_one(shell: Shell) -> None:
+    for kind, whole in (("task", shell.tasks[0]), ("backfill", shell.backfill)):
+        listed = shell.run("tasks" if kind == "task" else "backfills")
+        short = whole[:18] if whole[14] == "7" else whole[:8]
+        assert short in listed
+        show = ("task",) if kind == "task" else ("backfills", "show")
+        assert shell.json(*show, short)[f"{kind}_id"] == whole
+        assert shell.json(*show, short.replace("-", "").upper())[f"{kind}_id"] == whole
+    assert shell.json("batches", "show", shell.batch[:8])["publish_id"] == shell.batch
+    failed = shell.json("tasks", "--status", "failed")["items"][0]["task_id"]
+    assert shell.json("retry", failed[:20], "--dry-run")["retried"] == 1
+    unused = shell.json("tasks", "--dag", DAG, "--job", JOB, "--status", "queued")["items"][0]
+    assert shell.json("cancel", unused["task_id"][:20])["status"] == "Canceled"
+
+
+def test_an_ambiguous_or_unknown_short_id_is_refused(shell: Shell) -> None:
+    ids = [f"abcdef00-0000-4000-8000-00000000000{n}" for n in range(2)]
+    for task_id in ids:
+        shell.bench.rows(
+            "UPDATE tasks SET task_id = %s WHERE task_id = (SELECT task_id FROM tasks"
+            " WHERE status = 'Completed' AND NOT starts_with(task_id::text, 'abcdef') LIMIT 1)",
+            task_id,
+        )
+    text = shell.run("task", "abcdef", code=1)
+    assert "several ids begin with 'abcdef'" in text and all(task_id in text for task_id in ids)
+    assert "no task begins with 'abcd1234'" in shell.run("cancel", "abcd1234", code=1)
+    assert "is not an id" in shell.run("task", "abc", code=1)
+
+
+def test_wrong_arguments_are_json_with_json(shell: Shell) -> None:
+    for words, message in (
+        (("tasks", "--limit", "many"), "--limit"),
+        (("task",), "Missing argument 'TASK'"),
+        (("nothing",), "No such command"),
+        (("backfill", DAG, JOB, "--range", "9-1"), "--range"),
+        (("task", str(uuid4())), "no task"),
+    ):
+        done = subprocess.run(
+            [*TRACE, *words, "--json"], env=shell.environment, capture_output=True, text=True
+        )
+        assert done.returncode in (1, 2) and done.stdout == ""
+        assert message in json.loads(done.stderr)["errors"][0]["message"]
+
+
+def test_progress_is_shown_on_a_terminal_only_and_on_stderr(shell: Shell) -> None:
+    words = ("backfills", "show", shell.backfill, "--wait")
+    terminal = Terminal([*TRACE, *words], shell.environment, columns=80)
+    try:
+        terminal.expect("chunks")
+        terminal.expect("/3")
+    finally:
+        terminal.close()
+    with subprocess.Popen(
+        [*TRACE, *words],
+        env=shell.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        shell.bench.user.post(f"/v1/backfills/{shell.backfill}/cancel")
+        output, errors = command.communicate()
+    assert command.returncode == 1
+    assert "━" not in output + errors and "chunks: canceled" in output

@@ -246,14 +246,39 @@ def test_every_column_name_can_be_read(
     assert fresh.ask(some)["rows"] == ([[0, 1, 2]] if has_rows else [])
 
 
-def test_a_dataset_of_text_files_is_refused_with_a_reason(
+TEXT_COLUMNS = [
+    {"name": "block_number", "type": "bigint"},
+    {"name": "a b", "type": "string"},
+    {"name": "amount", "type": "decimal(20,2)"},
+    {"name": "seen", "type": "timestamp"},
+    {"name": "ok", "type": "boolean"},
+]
+CSV_FILE = """"block_number","a b","amount","seen","ok"
+1,"007",12345678901234567.50,2026-01-02 03:04:05.000006Z,true
+2,"say ""yes"",\nplease",,,
+3,"",-1.00,2026-01-02 03:04:05.000006Z,false
+"""
+
+
+def test_a_dataset_of_csv_files_has_the_types_of_its_columns(
     fresh: LiveQuery, warehouse: Warehouse
 ) -> None:
-    directory = warehouse.commit("transfers", 0, 9, blocks(0, 9))
+    """Nothing is guessed: "007" stays a text, an empty text is no null, and decimals keep their digits."""
+    directory = warehouse.commit("transfers", 0, 9, blocks(0, 2), schema=TEXT_COLUMNS)
+    [file] = directory.glob("*.parquet")
+    file.with_suffix(".csv").write_text(CSV_FILE)
     marker = (directory / "_SUCCESS").read_text()
     (directory / "_SUCCESS").write_text(marker.replace(".parquet", ".csv"))
-    (fault,) = fresh.refusal("SELECT * FROM transfers")["errors"]
-    assert "dataset 'transfers' has CSV or JSON files" in fault["message"]
+    answer = fresh.ask("SELECT * FROM transfers ORDER BY block_number")
+    assert [row[1] for row in answer["rows"]] == ["007", 'say "yes",\nplease', ""]
+    types = [c["type"] for c in answer["columns"]]
+    assert types == ["BIGINT", "VARCHAR", "DECIMAL(20,2)", "TIMESTAMP WITH TIME ZONE", "BOOLEAN"]
+    exact = (
+        "SELECT amount::VARCHAR, epoch_us(seen) % 1000000, ok FROM transfers WHERE \"a b\" = '007'"
+    )
+    assert fresh.ask(exact)["rows"] == [["12345678901234567.50", 6, True]]
+    nulls = "SELECT count(*) - count(amount), count(*) - count(seen) FROM transfers"
+    assert fresh.ask(nulls)["rows"] == [[1, 1]]
 
 
 # --- refusals that help ---------------------------------------------------------------------

@@ -4,8 +4,10 @@ import csv
 import io
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,9 +25,14 @@ from support.spark_tasks import (
 )
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.devtools.devchain import DevChain
+from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.markers import verify_output
 from trace_etl.objects.opening import open_store
 from trace_etl.proof.content_hash import add_row_sums
+from trace_etl.query.pins import Pin, PinnedFiles
+from trace_etl.query.requests import QueryLimits
+from trace_etl.query.sql.engine import open_engine, prepare_engine
+from trace_etl.query.sql.tables import ReadBudget
 from trace_etl.spark.errors import BadTask, NotFinal
 from trace_etl.spark.runner import SparkRunner
 
@@ -169,6 +176,25 @@ def test_a_query_gives_csv(runner: SparkRunner, objects: Path) -> None:
     assert (found[0]["b"], found[0]["t"], found[0]["nothing"]) == ("0x0aff", 'a,"b\n"', "")
     assert verified_rows(objects, payload) == 3
     assert json.loads(found[0]["s"]) == {"k": "0x01", "n": [1, 2]}
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_the_query_service_reads_what_a_query_writes_as_text(
+    runner: SparkRunner, objects: Path, form: str
+) -> None:
+    payload = _query(QUERY, form)
+    runner.run(payload)
+    pin = Pin("answer", uuid4(), (payload.outputs[0].storage_ref.ref(),), [])
+    view = PinnedFiles(FileStore(objects)).make_view(pin, timedelta(minutes=1))
+    with open_engine(QueryLimits(rows=None, memory="200MB", threads=1)) as engine:
+        prepare_engine(engine, [view], None, ReadBudget(0))
+        found = engine.execute("SELECT * FROM answer").fetchall()
+        names = [column[0] for column in engine.description or ()]
+    rows = [dict(zip(names, row, strict=True)) for row in found]
+    if form == "json":
+        rows = [json.loads(row["line"]) for row in rows]
+    assert [row["id"] for row in rows] == [2, 1, 0]
+    assert (rows[0]["b"], rows[0]["t"], rows[0]["nothing"]) == ("0x0aff", 'a,"b\n"', None)
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json"])

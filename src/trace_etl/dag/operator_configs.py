@@ -189,8 +189,9 @@ class QueryConfig(OperatorConfig):
     )
     format: Literal["parquet", "csv", "json"] = Field(
         "parquet",
-        description="File format of the result. `csv` and `json` write bytes as 0x… and cannot be "
-        "the input of another job.",
+        description="File format of the result. `csv` and `json` write bytes as 0x… texts and cannot be "
+        "the input of another job. Queries read `csv` with the types of its columns, and `json` as one "
+        "column `line`.",
     )
 
 

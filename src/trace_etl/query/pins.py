@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from trace_etl.dag.operators import PARQUET
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.model.roles import may_read
 from trace_etl.model.storage import StorageRef, hot_table
@@ -155,15 +156,16 @@ class PinnedFiles:
     def make_view(self, pin: Pin, life: timedelta) -> DatasetView:
         """List addresses of a pin's files. Files without rows are listed only if all are empty.
 
-        Raises Invalid for a dataset of text files.
+        Raises Invalid for text files with different columns.
         """
         prefixes = [self._get(ref) for ref in pin.storage_refs]
         files = [file for prefix in prefixes for file in prefix.files]
-        if any(not key.endswith(".parquet") for key, _ in files):
-            rule = f"dataset {pin.name!r} has CSV or JSON files, which queries cannot read"
-            raise Invalid([Fault("sql", f"{rule}; query the inputs of its job instead")])
+        formats = {key.rpartition(".")[2] for key, _ in files} or {PARQUET}
         columns = pin.columns or (prefixes[-1].columns if prefixes else [])
         has_various = any(prefix.columns != prefixes[0].columns for prefix in prefixes)
+        if len(formats) > 1 or (has_various and formats != {PARQUET}):
+            rule = f"the text files of dataset {pin.name!r} have different columns"
+            raise Invalid([Fault("sql", f"{rule}; name the columns in the SQL of its job")])
         if has_various:
             every = [column for prefix in prefixes for column in prefix.columns]
             columns = list({column["name"]: column for column in every}.values())
@@ -176,6 +178,7 @@ class PinnedFiles:
             pin.covered_blocks or [],
             pin.where or {},
             has_various,
+            formats.pop(),
         )
 
     def _get(self, ref: StorageRef) -> _Prefix:

@@ -36,6 +36,8 @@ class DatasetView:
     """The filter of an input: AND over its columns; a list means IN."""
     has_various_columns: bool = False
     """Whether files differ in their columns. A file without a column has nulls in it."""
+    format: str = "parquet"
+    """The format of the files: `parquet`, `csv` or `json` (lines of JSON)."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import duckdb
 
+from trace_etl.dag.operators import PARQUET
 from trace_etl.data.errors import DataUnavailable
 from trace_etl.data.snapshots import Snapshot, open_snapshot
 from trace_etl.model.errors import Fault, Invalid, Unavailable
@@ -16,7 +17,7 @@ from trace_etl.query.requests import DatasetView, Params, QueryLimits
 from trace_etl.query.sql import signed_urls
 from trace_etl.query.sql.arrow_results import read_batches
 from trace_etl.query.sql.duckdb_types import duckdb_type
-from trace_etl.query.sql.quoting import quote_list, quote_name, render_where
+from trace_etl.query.sql.quoting import quote_list, quote_name, quote_text, render_where
 from trace_etl.query.sql.results import Piece, ResultSummary, encode_result
 from trace_etl.query.sql.tables import ReadBudget, open_table
 
@@ -217,6 +218,8 @@ def _select_statement(view: DatasetView) -> str:
         # Matching columns by name reads the footers of all files first.
         by_name = str(view.has_various_columns).lower()
         options = f"hive_partitioning = false, union_by_name = {by_name}"
+        if view.format != PARQUET:
+            return _select_text(view, files)
         return f"SELECT * FROM read_parquet({files}, {options})"  # noqa: S608
     if not view.columns:
         raise NoDataYet(
@@ -228,6 +231,24 @@ def _select_statement(view: DatasetView) -> str:
         for n, c in enumerate(view.columns)
     ]
     return f"SELECT {', '.join(columns)} WHERE false"
+
+
+def _select_text(view: DatasetView, files: str) -> str:
+    """Return a query over text files. Their types are those of the writer: nothing is guessed."""
+    if view.format == "json":
+        [line] = view.columns
+        options = "format = 'newline_delimited', compression = 'uncompressed'"
+        return f"SELECT json::VARCHAR AS {quote_name(line['name'])} FROM read_json_objects({files}, {options})"  # noqa: S608
+    types = ", ".join(
+        f"{quote_text(c['name'])}: {quote_text(duckdb_type(c['type']))}" for c in view.columns
+    )
+    # The writer puts every text in quotes, so an empty field without quotes is null.
+    options = (
+        f"columns = {{{types}}}, auto_detect = false, header = true, delim = ',', quote = '\"', "
+        "escape = '\"', nullstr = '', allow_quoted_nulls = false, compression = 'none', "
+        "hive_partitioning = false"
+    )
+    return f"SELECT * FROM read_csv({files}, {options})"  # noqa: S608
 
 
 def _sql_fault(message: str) -> Fault:

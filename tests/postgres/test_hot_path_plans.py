@@ -39,6 +39,7 @@ from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.partitions.new_partition import NewPartition
 from trace_etl.state.routing import cursors, events, outbox
 from trace_etl.state.routing import reconcile as reconciling
+from trace_etl.state.storage import retired_generations
 from trace_etl.state.tasks import (
     capped_claims,
     claims,
@@ -47,7 +48,6 @@ from trace_etl.state.tasks import (
     ready_claims,
     task_queries,
 )
-from trace_etl.state.tasks import retention as history
 from trace_etl.state.tasks.claims import ClaimRequest
 from trace_etl.state.tasks.completions import Completion, NewEvent
 
@@ -451,9 +451,12 @@ async def test_no_hot_statement_reads_the_running_tasks_of_others(
 async def test_retention_reads_only_superseded_generations(busy: Bench, scene: Scene) -> None:
     ran: list[RecordedStatement] = []
     async with recording_connection(busy.live.dsns.state, HOT_OPTIONS, ran) as conn:
-        assert await history.drop_finished(conn, older_than=timedelta(0), limit=500) == 0
-    ((query, plan),) = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
-    assert find_faults(query, plan) == []
+        swept = await retired_generations.sweep(
+            conn, retention=timedelta(0), org_id=None, limit=500
+        )
+        assert swept == 0
+    seen = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
+    assert [fault for query, plan in seen for fault in find_faults(query, plan)] == []
 
 
 async def test_receiving_from_the_queue_does_not_read_hidden_messages(

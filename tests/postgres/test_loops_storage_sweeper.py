@@ -1,16 +1,19 @@
 """The storage sweeper deletes what nothing uses, after its retention, and shows it before."""
 
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from support.buffered import SinkSetup, running_sink
 from support.dispatcher import Secrets
 from support.lifecycle import Attempt, Bench, parquet_file
 from support.postgres import Templates
+from support.rollouts import RolloutDag
 from support.storage_model import ORG, StoredObjects
 from trace_etl.lite.backup import contents
 from trace_etl.model.storage import attempt_prefix, buffer_prefix, generation_prefix
@@ -246,3 +249,138 @@ def test_an_admin_sweeps_one_organisation_and_an_unreachable_prefix_is_tried_aga
     store.age(1)
     assert bench.user.post("/v1/storage/sweep").json()["failures"] == 0
     assert not blocked.exists()
+
+
+# --- retired generations ----------------------------------------------------------------------
+
+
+THREE = ["0-9", "10-19", "20-29"]
+
+
+@pytest.fixture
+def dag(sinks: SinkSetup) -> RolloutDag:
+    return RolloutDag(sinks.bench)
+
+
+def deploy_three_versions(dag: RolloutDag) -> list[Attempt]:
+    """Build three versions, each with another source. Returns the attempts of the first one's `work`."""
+    dag.deploy()
+    dag.trigger(0, 29)
+    first = [dag.finish(task_id) for task_id in dag.queued("work")]
+    dag.finish_all("work", "after")
+    for n in (2, 3):
+        dag.deploy(column=n, ranges=f"ranges{n}")
+        dag.finish_all("work", "after")
+        assert dag.swap()
+    return first
+
+
+def retention_pass(dag: RolloutDag, batch_size: int = 500) -> int:
+    return dag.bench.live.run(
+        replace(dag.bench.live.service.retention, batch_size=batch_size).delete_once
+    )
+
+
+def count_rows(dag: RolloutDag, table: str, version: str) -> int:
+    query = f"SELECT count(*) AS n FROM {table} WHERE dataset_version = %s"
+    return dag.bench.rows(query, version)[0]["n"]
+
+
+def test_a_generation_that_no_rollback_reaches_is_shown_and_swept_after_its_retention(
+    dag: RolloutDag,
+) -> None:
+    first = deploy_three_versions(dag)
+    store, name = StoredObjects(dag.bench), f"{dag.name}_out"
+    retention_pass(dag)
+    kinds = usage(dag.bench, name)
+    assert kinds["current"]["prefixes"] == kinds["previous"]["prefixes"] == 3
+    assert (kinds["retired"]["prefixes"], kinds["retired"]["due_prefixes"]) == (3, 0)
+    store.age(29)
+    assert retention_pass(dag) == 0
+    store.age(2)
+    # The partitions of `after` were made from those of `work`, so they are deleted first.
+    due = {item["dataset"] for item in unused(dag.bench, due=True) if item["kind"] == "retired"}
+    assert due == {f"{dag.name}_done"}
+    kept = [item["kept_by"] for item in unused(dag.bench) if item["dataset"] == name]
+    assert kept == ["lineage"] * 3
+    reply = dag.bench.user.post("/v1/storage/sweep").json()
+    assert reply["is_complete"] and reply["objects"] >= 12
+    assert "retired" not in usage(dag.bench, name)
+    assert not any(dag.bench.prefix(attempt).exists() for attempt in first)
+    kinds = usage(dag.bench, name)
+    assert kinds["current"]["prefixes"] == kinds["previous"]["prefixes"] == 3
+    swept = first[0].output["dataset_version"]
+    assert [count_rows(dag, table, swept) for table in ("partitions", "events", "tasks")] == [0] * 3
+    # The events of later sources are copies of those of the first one. They stay.
+    assert dag.seen("out")[1] == THREE
+    dag.deploy(column=4, ranges="ranges3")
+    assert len(dag.queued("work")) == 3
+
+
+@pytest.mark.parametrize("batch_size", [1, 500])
+def test_a_swept_generation_is_built_again_when_it_comes_back(
+    dag: RolloutDag, batch_size: int
+) -> None:
+    """Also if the sweep has only started: a generation is whole or empty, never a part."""
+    first = deploy_three_versions(dag)
+    dag.trigger(30, 39)
+    dag.finish_all("work", "after")
+    retention_pass(dag)
+    StoredObjects(dag.bench).age(31)
+    assert retention_pass(dag, batch_size) > 0
+    assert dag.roll_back().status_code == 200
+    dag.finish_all("work", "after")
+    assert dag.seen("out")[1] == [*THREE, "30-39"]
+    assert dag.roll_back().status_code == 200
+    version, _ = dag.seen("out")
+    assert version == first[0].output["dataset_version"]
+    dag.finish_all("work", "after")
+    assert dag.seen("out") == (version, [*THREE, "30-39"])
+    assert dag.seen("done")[1] == [*THREE, "30-39"]
+    # The blocks were triggered before, so they are not split in another way.
+    dag.trigger(5, 24)
+    assert dag.queued("work") == []
+    # The sweep of what came back starts from the beginning.
+    retention_pass(dag)
+    assert dag.seen("out") == (version, [*THREE, "30-39"])
+
+
+def test_a_generation_that_a_task_reads_is_kept(dag: RolloutDag) -> None:
+    dag.deploy()
+    dag.trigger(0, 9)
+    dag.finish_all("work")
+    reader = dag.bench.claimed(dag.queued("after")[0])
+    (pin,) = reader.claimed["task"]["inputs"][0]["partitions"]
+    for n in (2, 3):
+        dag.deploy(column=n)
+        dag.finish_all("work", "after")
+        assert dag.swap()
+    store = StoredObjects(dag.bench)
+    retention_pass(dag)
+    store.age(400)
+    while retention_pass(dag):
+        pass
+    store.sweep()
+    prefix = store.bucket / pin["storage_ref"]["prefix"]
+    assert (prefix / "_SUCCESS").exists()
+    dag.bench.complete(reader, "Canceled")
+    while retention_pass(dag):
+        pass
+    store.sweep()
+    assert not prefix.exists()
+
+
+def test_a_generation_is_not_swept_while_its_dag_is_being_deployed(dag: RolloutDag) -> None:
+    version = deploy_three_versions(dag)[0].output["dataset_version"]
+    retention_pass(dag)
+    StoredObjects(dag.bench).age(31)
+    with psycopg.connect(dag.bench.live.dsns.state) as deploy:
+        deploy.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"deploy:{ORG}:{dag.name}",)
+        )
+        while retention_pass(dag):
+            pass  # other DAGs
+        assert count_rows(dag, "partitions", version) == 3
+    while retention_pass(dag):
+        pass
+    assert count_rows(dag, "partitions", version) == 0

@@ -1,11 +1,13 @@
-"""Random attempts, replacements and sweeps that die halfway: no used object is ever deleted.
+"""Random attempts, replacements, deploys and sweeps that die halfway: no used object is ever deleted.
 
 The model is simple: committed prefixes, prefixes that a running task pinned, and prefixes of attempts that can
-still commit are intact after every step, and everything else is gone in the end.
+still commit are intact after every step, and everything else is gone in the end. A generation that a deployed
+version or a rollback uses loses no partition, and one that comes back is whole or empty.
 """
 
 from collections.abc import Generator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,8 +35,35 @@ KINDS = (
     *("start", "start", "start", "complete", "late", "reap", "reap", "fail"),
     *("replace_partition", "replace_partition", "read", "read", "finish_reader"),
     *("sweep", "sweep", "sweep", "sweep_on_both_replicas", "sweep_while_an_attempt_completes"),
-    "delete_history",
+    *(
+        "delete_history",
+        "redeploy",
+        "redeploy",
+        "roll_back",
+        "sweep_generations",
+        "sweep_generations",
+    ),
 )
+_GENERATIONS = """
+SELECT v.dataset_version::text AS version, v.sweep_started_at IS NOT NULL AS is_swept,
+       d.dataset_version IS NOT NULL AS is_current,
+       u.dataset_version IS NOT NULL AS is_used, array(
+       SELECT p.partition_key FROM partitions p WHERE p.dataset_version = v.dataset_version) AS keys
+  FROM dataset_versions v LEFT JOIN used_generations u USING (dataset_version)
+  LEFT JOIN datasets d ON v.dataset_version IN (d.dataset_version, d.building_version)
+"""
+_COMPLETED = """
+SELECT 1 FROM dataset_versions v JOIN datasets d USING (dataset_uuid)
+  JOIN tasks t USING (job_id) JOIN job_revisions r USING (revision_id)
+ WHERE v.dataset_version = %s AND r.generation_hash = v.generation_hash AND t.status = 'Completed'
+"""
+_UNREACHABLE = """
+SELECT 1 FROM partitions p JOIN dataset_versions v USING (dataset_version)
+  JOIN datasets d ON d.dataset_uuid = v.dataset_uuid JOIN jobs j USING (job_id)
+  JOIN dags g USING (dag_id)
+ WHERE g.name = %s
+   AND p.dataset_version NOT IN (SELECT u.dataset_version FROM used_generations u)
+"""
 
 
 class StorageMachine(RuleBasedStateMachine):
@@ -52,6 +81,10 @@ class StorageMachine(RuleBasedStateMachine):
         self.outputs: dict[str, dict[str, Any]] = {}
         """The publication of an attempt that wrote its marker, by lease token."""
         self.readers: list[Attempt] = []
+        self.swept: set[str] = set()
+        """The generations whose sweep had started after the last step."""
+        self.partitions: dict[str, set[str]] = {}
+        """The partitions that each generation had when it was last used."""
 
     @initialize(max_attempts=st.integers(1, 2), committed=st.integers(1, 3))
     def deploy(self, max_attempts: int, committed: int) -> None:
@@ -78,6 +111,13 @@ class StorageMachine(RuleBasedStateMachine):
                 self.finish_reader(n)
             case "delete_history":
                 self.delete_history()
+            case "redeploy":
+                self.redeploy(n)
+            case "roll_back":
+                path = f"/v1/dags/{self.dag.name}/rollback"
+                assert self.bench.user.post(path).status_code in (200, 409)
+            case "sweep_generations":
+                self.sweep_generations(days, passes=n, dies_after=dies)
             case "sweep":
                 self.sweep(days, lists=flag, dies_after=dies)
             case "sweep_on_both_replicas":
@@ -134,7 +174,8 @@ class StorageMachine(RuleBasedStateMachine):
     def finish_reader(self, n: int) -> None:
         reader = self.choose(self.readers, n)
         if reader is not None:
-            assert self.bench.complete(reader).status_code == 200
+            # A reader whose definition was retired has been asked to stop.
+            assert self.bench.complete(reader).status_code in (200, 409)
             self.readers.remove(reader)
 
     def delete_history(self) -> None:
@@ -146,7 +187,22 @@ class StorageMachine(RuleBasedStateMachine):
                 RETURNING task_id)
             DELETE FROM task_attempts a USING old WHERE a.task_id = old.task_id""")
 
+    def redeploy(self, n: int) -> None:
+        """Deploy one of three definitions of the producer, and promote it without waiting."""
+        self.bench.dag(self.dag.options, name=self.dag.name, column=str(n % 3 + 1))
+        path = f"/v1/dags/{self.dag.name}/promote"
+        assert self.bench.user.post(path).status_code in (200, 409)
+
     # --- sweeps -----------------------------------------------------------------------------
+
+    def sweep_generations(self, days: int, *, passes: int, dies_after: int | None) -> None:
+        """Delete some rows of retired generations, and perhaps die in the middle."""
+        retention = replace(self.bench.live.service.retention, batch_size=2)
+        with dying_after(1000 if dies_after is None else dies_after), suppress(Died):
+            self.bench.live.run(retention.delete_once)
+            self.store.age(days)
+            for _ in range(passes):
+                self.bench.live.run(retention.delete_once)
 
     def sweep(self, days: int, *, lists: bool, dies_after: int | None) -> None:
         if lists:
@@ -192,6 +248,21 @@ class StorageMachine(RuleBasedStateMachine):
         self.store.require_whole_markers()
         assert all(path.read_bytes() == b"foreign" for path in self.store.foreign)
 
+    @invariant()
+    def used_generations_are_whole(self) -> None:
+        """A sweep may have started before a rollback can reach a generation: then it returns empty."""
+        rows = {row["version"]: row for row in self.bench.rows(_GENERATIONS)}
+        for version, row in rows.items():
+            assert not (row["is_current"] and row["is_swept"]), "a part of a generation came back"
+            lost = self.partitions.get(version, set()) - set(row["keys"])
+            if lost and not row["is_swept"]:
+                assert version in self.swept, "a used generation lost a partition"
+                assert not row["keys"], "a part of a generation came back"
+                assert not self.bench.rows(_COMPLETED, version), "it is not built again"
+            if row["is_used"] and not row["is_swept"]:
+                self.partitions[version] = set(row["keys"])
+        self.swept = {version for version, row in rows.items() if row["is_swept"]}
+
     def teardown(self) -> None:
         """End everything. Then all that remains is committed or foreign."""
         if not hasattr(self, "dag"):
@@ -203,8 +274,13 @@ class StorageMachine(RuleBasedStateMachine):
         )
         self.store.age(100)
         self.store.list_store()
+        while self.bench.live.run(self.bench.live.service.retention.delete_once):
+            pass
         self.store.age(100)
+        while self.bench.live.run(self.bench.live.service.retention.delete_once):
+            pass
         self.store.sweep()
+        assert not self.bench.rows(_UNREACHABLE, self.dag.name)
         committed = self.store.committed_prefixes()
         expected = {f for f in self.store.files if any(map(f.is_relative_to, committed))}
         own = {path for path in self.store.remaining() if self.is_own(path)}
@@ -224,7 +300,8 @@ class StorageMachine(RuleBasedStateMachine):
         return self.bench.waiting(self.dag, job)
 
     def reap(self, attempt: Attempt) -> None:
-        if self.bench.status(attempt.task_id) == "Running":
+        query = "SELECT 1 FROM tasks WHERE task_id = %s AND status = 'Running'"
+        if self.bench.rows(query, attempt.task_id):
             self.bench.let_lease_expire(attempt)
             self.bench.reap()
 
@@ -236,7 +313,9 @@ class StorageMachine(RuleBasedStateMachine):
         reply = self.bench.complete(attempt, datasets_published=published)
         # 503: the marker is gone. The fence is checked after the marker.
         allowed = {200} if accepted else {404, 409, 503}
-        assert reply.status_code in (allowed | {409, 503} if races else allowed), reply.text
+        # An attempt of a retired definition was asked to stop. It may commit if it was reaped.
+        uncertain = races or self.is_asked_to_stop(attempt)
+        assert reply.status_code in (allowed | {409, 503} if uncertain else allowed), reply.text
         if reply.status_code == 200 and output is not None:
             self.store.require_intact(self.bench.prefix(attempt))
 
@@ -254,6 +333,10 @@ class StorageMachine(RuleBasedStateMachine):
             *attempt.fence.values(),
         )
         return bool(rows)
+
+    def is_asked_to_stop(self, attempt: Attempt) -> bool:
+        query = "SELECT 1 FROM tasks WHERE task_id = %s AND cancel_requested"
+        return bool(self.bench.rows(query, attempt.task_id))
 
     def is_own(self, path: Path) -> bool:
         """Whether this run of the machine wrote the file, and not an earlier one."""

@@ -16,6 +16,7 @@ from trace_etl.policy.storage_retention import StorageRetention
 
 ORG = "00000000-0000-0000-0000-000000000001"
 RETENTION = StorageRetention(
+    retired=timedelta(days=30),
     superseded=timedelta(days=1),
     uncommitted=timedelta(days=7),
     scratch=timedelta(days=7),
@@ -46,6 +47,7 @@ def dying_after(steps: int) -> Generator[None]:
         "trace_etl.objects.file_store._unlink",
         "trace_etl.state.storage.unused_prefixes.forget",
         "trace_etl.state.storage.written_batches.mark_swept",
+        "trace_etl.state.storage.retired_generations._delete_rows",
     )
     patches = [mock.patch(name, counted(_resolve(name))) for name in names]
     for patch in patches:
@@ -146,6 +148,7 @@ class StoredObjects:
             "tasks": ("finished_at",),
             "storage_listings": ("listed_at", "held_until"),
             "buffer_publishes": ("sunk_at",),
+            "dataset_versions": ("abandoned_at",),
         }
         for table, columns in moved.items():
             changes = ", ".join(f"{c} = {c} - make_interval(days => {days})" for c in columns)

@@ -86,6 +86,7 @@ class DispatcherSettings(ObjectsSettings):
     @property
     def storage_retention(self) -> StorageRetention:
         return StorageRetention(
+            retired=self.history_retention,
             superseded=self.superseded_retention,
             uncommitted=self.staging_retention,
             scratch=self.scratch_retention,

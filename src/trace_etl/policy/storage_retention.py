@@ -8,6 +8,7 @@ from datetime import timedelta
 class StorageRetention:
     """The time from the moment a prefix or batch becomes unused until it may be deleted."""
 
+    retired: timedelta
     superseded: timedelta
     uncommitted: timedelta
     scratch: timedelta

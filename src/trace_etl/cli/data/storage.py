@@ -30,6 +30,7 @@ group = typer.Typer(invoke_without_command=True, help="Show what occupies storag
 _KEPT_BY = {
     "attempt": "its attempt may still commit",
     "pin": "a running task reads it",
+    "lineage": "used data was made from it",
     "delivery": "the batch is not written",
     "layout": "the platform did not write it",
 }

@@ -68,7 +68,8 @@ class GenerationSwapper:
         Missing partitions that no task is going to build are requested again.
         """
         async with transaction(self.pool) as conn:
-            requested = await backfill_consumers.emit_again(conn, rollout.dag_id)
+            building = await rollouts.list_building_revisions(conn, rollout.dag_id)
+            requested = await backfill_consumers.emit_again(conn, building)
             snapshot = None
             if not requested:
                 snapshot = await coverage.find_covered_snapshot(conn, rollout.rollout_id)

@@ -10,7 +10,8 @@ from trace_etl.state.feed import changes, delivery_log, notifications, query_aud
 from trace_etl.state.flow import backfill_steps
 from trace_etl.state.partitions import buffers, invalidations
 from trace_etl.state.rollout import remove
-from trace_etl.state.tasks import read_grants, retention
+from trace_etl.state.storage import retired_generations
+from trace_etl.state.tasks import read_grants
 
 _log = structlog.stdlib.get_logger()
 
@@ -25,9 +26,10 @@ class HistoryRetention:
     async def delete_once(self) -> int:
         """Delete one bounded batch. Safe on every replica at once."""
         async with transaction(self.pool) as conn:
-            dropped = await retention.drop_finished(
-                conn, older_than=self.retention, limit=self.batch_size
+            swept = await retired_generations.sweep(
+                conn, retention=self.retention, org_id=None, limit=self.batch_size
             )
+        async with transaction(self.pool) as conn:
             other = await changes.delete_old(conn, older_than=self.retention, limit=self.batch_size)
             other += await delivery_log.delete_old(
                 conn, older_than=self.retention, limit=self.batch_size
@@ -37,9 +39,6 @@ class HistoryRetention:
                 conn, older_than=self.retention, limit=self.batch_size
             )
             other += await invalidations.delete_processed(
-                conn, older_than=self.retention, limit=self.batch_size
-            )
-            other += await retention.drop_lineage(
                 conn, older_than=self.retention, limit=self.batch_size
             )
             other += await read_grants.delete_unused(
@@ -52,6 +51,6 @@ class HistoryRetention:
             other += await query_audit.delete_old(
                 conn, older_than=self.audit_retention, limit=self.batch_size
             )
-        if dropped:
-            _log.info("history_dropped", tasks=dropped)
-        return dropped + other
+        if swept:
+            _log.info("retired_generations_swept", rows=swept)
+        return swept + other

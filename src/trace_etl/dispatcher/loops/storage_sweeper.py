@@ -16,7 +16,12 @@ from trace_etl.objects.errors import StorageError
 from trace_etl.objects.store import Deleted, ObjectStore
 from trace_etl.policy.storage_retention import StorageRetention
 from trace_etl.state.db.pool import Pool, transaction
-from trace_etl.state.storage import sweep_lock, unused_prefixes, written_batches
+from trace_etl.state.storage import (
+    retired_generations,
+    sweep_lock,
+    unused_prefixes,
+    written_batches,
+)
 from trace_etl.state.storage.unused_prefixes import Measured, UnusedPrefix
 from trace_etl.state.storage.written_batches import SweepableBatch
 
@@ -24,6 +29,7 @@ _HOLD = timedelta(
     minutes=10
 )  # a replica that dies leaves its prefixes to the others after this time
 _THREADS = 8
+_ROWS = 500
 _log = structlog.stdlib.get_logger()
 T = TypeVar("T")
 R = TypeVar("R")
@@ -63,11 +69,19 @@ class StorageSweeper:
         """Delete what is due in one organisation. Returns False if the time limit ended the sweep."""
         total, deadline = Swept(), time.monotonic() + seconds
         while time.monotonic() < deadline:
+            retired = await self._sweep_generations(org_id)
             swept = await self._sweep_prefixes(org_id) + await self._sweep_batches(org_id)
             total += swept
-            if not swept.prefixes and not swept.batches:
+            if not retired and not swept.prefixes and not swept.batches:
                 return total, True
         return total, False
+
+    async def _sweep_generations(self, org_id: UUID) -> int:
+        """Delete rows of retired generations, so that their prefixes become due. Returns their number."""
+        async with transaction(self.pool) as conn:
+            return await retired_generations.sweep(
+                conn, retention=self.retention.retired, org_id=org_id, limit=_ROWS
+            )
 
     # --- prefixes ---------------------------------------------------------------------------
 

@@ -77,12 +77,12 @@ WITH emitted AS (
                         range_start, range_end, cursor_value, producer_task_id, attempt, parameters)
     SELECT e.org_id, fresh.dataset_uuid, fresh.dataset_version, e.scope_key, e.partition_key,
            e.range_start, e.range_end, e.cursor_value, e.producer_task_id, e.attempt, e.parameters
-      FROM jobs j JOIN job_revisions r ON r.revision_id = j.building_revision_id
-      JOIN job_outputs fresh ON fresh.revision_id = j.building_revision_id
-       AND fresh.output_index = 0
-      JOIN job_outputs old ON old.revision_id = j.revision_id AND old.output_index = 0
+      FROM job_revisions r JOIN jobs j USING (job_id)
+      JOIN job_outputs fresh ON fresh.revision_id = r.revision_id AND fresh.output_index = 0
+      JOIN job_outputs old ON old.revision_id IN (j.revision_id, j.building_revision_id)
+       AND old.output_index = 0 AND old.dataset_version <> fresh.dataset_version
       JOIN events e ON e.dataset_version = old.dataset_version
-     WHERE j.dag_id = %(dag_id)s AND r.activation = 'source'
+     WHERE r.revision_id = ANY(%(revision_ids)s) AND r.activation = 'source'
        AND r.source ->> 'kind' <> 'always_on' AND NOT is_past_tick(e)
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
     RETURNING event_id, producer_task_id, dataset_uuid, scope_key
@@ -104,9 +104,13 @@ SELECT count(*) FROM enqueue(ARRAY(
 """
 
 
-async def emit_again(conn: Conn, dag_id: UUID) -> int:
-    """Copy the events of sources that only forward events from the old generation to the new one."""
-    return await _count(conn, _EMIT_AGAIN, {"dag_id": dag_id})
+async def emit_again(conn: Conn, revision_ids: list[UUID]) -> int:
+    """Copy events to the given revisions of sources that only forward events.
+
+    The events are those of the revisions that their jobs point at: call it after a deploy has set the
+    pointers, and before a rollback moves them.
+    """
+    return await _count(conn, _EMIT_AGAIN, {"revision_ids": revision_ids})
 
 
 _BOOTSTRAP = """

@@ -18,6 +18,7 @@ from trace_etl.state.catalog.generations import OutputName
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.flow import pauses
 from trace_etl.state.rollout import backfill_consumers, deployed_state, retire, rollouts
+from trace_etl.state.storage import retired_generations
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ async def _execute(
             "revision_ids": list(written.revisions.values()),
         },
     )
+    await retired_generations.restore(conn, list(written.revisions.values()))
     await _set_pointers(conn, dag_id, planned, written)
     added = [written.jobs[job.name] for job in planned.jobs if job.change == "added"]
     await pauses.pause_added_jobs(conn, dag_id, added)
@@ -243,7 +245,7 @@ async def _create_tasks(
         for job in planned.jobs
         if job.has_new_generation or job.change == "added"
     ]
-    await backfill_consumers.emit_again(conn, dag_id)
+    await backfill_consumers.emit_again(conn, new)
     await backfill_consumers.backfill(conn, new)
     ranges: list[tuple[UUID, int, int]] = []
     for job in dag.jobs:

@@ -7,6 +7,7 @@ from trace_etl.model.errors import NothingToRollBack
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.feed import delivery_log
 from trace_etl.state.rollout import backfill_consumers, retire, rollouts
+from trace_etl.state.storage import retired_generations
 
 _END_ROLLOUT = """
 UPDATE rollouts SET state = 'rolled_back', ended_at = now() WHERE rollout_id = %(rollout_id)s
@@ -57,6 +58,9 @@ async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
         raise NothingToRollBack(f"the DAG {dag} has no version before {current.dag_version}")
     version = {"dag_version": current.previous_version}
     returning = await (await conn.execute(_RETURNING, version)).fetchall()
+    revisions: list[UUID] = [row[0] for row in returning]
+    await retired_generations.restore(conn, revisions)
+    await backfill_consumers.emit_again(conn, revisions)
     await conn.execute(_END_ROLLOUT, {"rollout_id": current.rollout_id})
     await conn.execute(_RESTORE_JOBS, version)
     await delivery_log.set_reason(conn, "rollback")
@@ -67,7 +71,7 @@ async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
     await rollouts.switch_version(conn, current.dag_id, current.previous_version)
     canceled = await retire.retire_tasks(conn, current.dag_id)
     await retire.requeue_tasks(conn, current.dag_id)
-    revisions, datasets = [row[0] for row in returning], [row[0] for row in moved]
+    datasets: list[UUID] = [row[0] for row in moved]
     await backfill_consumers.backfill(conn, revisions)
     await backfill_consumers.backfill_readers(conn, datasets)
     return RolledBack(current.previous_version, current.dag_version, canceled, revisions, datasets)

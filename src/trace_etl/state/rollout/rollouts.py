@@ -15,7 +15,20 @@ _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%(key)s, 0))"
 
 async def lock(conn: Conn, org_id: UUID, dag: str) -> None:
     """Allow one deploy, swap or rollback of a DAG at a time, over all replicas, until commit."""
-    await conn.execute(_LOCK, {"key": f"deploy:{org_id}:{dag}"})
+    await conn.execute(_LOCK, {"key": _lock_key(org_id, dag)})
+
+
+_TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%(key)s, 0))"
+
+
+async def try_lock(conn: Conn, org_id: UUID, dag: str) -> bool:
+    """Take the lock of `lock` without waiting. Returns False if another transaction holds it."""
+    row = await (await conn.execute(_TRY_LOCK, {"key": _lock_key(org_id, dag)})).fetchone()
+    return bool(row and row[0])
+
+
+def _lock_key(org_id: UUID, dag: str) -> str:
+    return f"deploy:{org_id}:{dag}"
 
 
 _SUPERSEDE = """
@@ -115,6 +128,18 @@ async def get_building(conn: Conn, org_id: UUID, dag: str) -> BuildingRollout:
     if current.rollout_id is None or current.state != "building":
         raise Conflict(f"the DAG {dag} has no rollout in progress")
     return BuildingRollout(current.rollout_id, org_id, current.dag_id, dag, current.dag_version)
+
+
+_BUILDING_REVISIONS = """
+SELECT building_revision_id FROM jobs
+ WHERE dag_id = %(dag_id)s AND building_revision_id IS NOT NULL
+"""
+
+
+async def list_building_revisions(conn: Conn, dag_id: UUID) -> list[UUID]:
+    """List the revisions of a DAG that are being built."""
+    rows = await (await conn.execute(_BUILDING_REVISIONS, {"dag_id": dag_id})).fetchall()
+    return [row[0] for row in rows]
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ SELECT n.dataset, c.kind, count(*) AS prefixes, sum(c.object_count)::bigint AS o
   FROM (SELECT DISTINCT ON (p.dataset_version, p.task_id, p.attempt)
                v.dataset_uuid, p.object_count, p.byte_count,
                CASE v.dataset_version WHEN d.dataset_version THEN 'current'
-                                      WHEN d.building_version THEN 'building' ELSE 'retired' END AS kind
+                                      WHEN d.building_version THEN 'building' ELSE 'previous' END AS kind
           FROM datasets d JOIN dataset_versions v USING (dataset_uuid) JOIN partitions p
             ON p.dataset_version = v.dataset_version
-         WHERE d.org_id = %(org_id)s) c
+         WHERE d.org_id = %(org_id)s AND v.abandoned_at IS NULL) c
   JOIN dataset_names n USING (dataset_uuid)
  GROUP BY n.dataset, c.kind
  ORDER BY n.dataset, c.kind

@@ -8,9 +8,17 @@ from pydantic import Field
 from trace_etl.api.body import ListReply, Reply
 
 StorageKind = Literal[
-    "current", "building", "retired", "superseded", "uncommitted", "scratch", "exports", "batches"
+    "current",
+    "building",
+    "previous",
+    "retired",
+    "superseded",
+    "uncommitted",
+    "scratch",
+    "exports",
+    "batches",
 ]
-KeptBy = Literal["attempt", "pin", "delivery", "layout"]
+KeptBy = Literal["attempt", "pin", "lineage", "delivery", "layout"]
 
 
 class StorageUsage(Reply):
@@ -43,6 +51,7 @@ class ForeignObjects(Reply):
 class StorageRetentions(Reply):
     """Seconds that each kind is kept after it became unused."""
 
+    retired: float
     superseded: float
     uncommitted: float
     scratch: float
@@ -61,7 +70,7 @@ class StorageReply(Reply):
 
 
 class UnusedStorage(Reply):
-    """A prefix that nothing refers to, or the artifact of a batch."""
+    """A prefix that nothing uses, or the artifact of a batch."""
 
     key: str
     kind: StorageKind

@@ -33,18 +33,19 @@ RETURN CASE WHEN v.columns IS NULL
 
 -- --- prefixes become unused -------------------------------------------------------------------
 
--- Several partitions may share a prefix. The sweeper checks that none of them still refers to it.
+-- Several partitions may share a prefix. The sweeper checks that none of them still refers to it. The
+-- partitions of a retired generation have been unused since it was retired.
 CREATE FUNCTION note_superseded_prefix() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO unused_prefixes (prefix, kind, org_id, scheme, bucket, dataset_uuid, dataset_version,
-                                 task_id, attempt, objects, bytes)
+                                 task_id, attempt, objects, bytes, unused_since)
     SELECT OLD.storage_ref->>'prefix', 'superseded', d.org_id, OLD.storage_ref->>'scheme',
            OLD.storage_ref->>'bucket', d.dataset_uuid, OLD.dataset_version, OLD.task_id, OLD.attempt,
-           OLD.object_count, OLD.byte_count
+           OLD.object_count, OLD.byte_count, coalesce(v.abandoned_at, now())
       FROM dataset_versions v JOIN datasets d USING (dataset_uuid)
      WHERE v.dataset_version = OLD.dataset_version AND OLD.storage_ref ? 'prefix'
     ON CONFLICT (prefix) DO UPDATE
-       SET kind = 'superseded', unused_since = now(), unused_xid = pg_current_xact_id(),
+       SET kind = 'superseded', unused_since = EXCLUDED.unused_since, unused_xid = pg_current_xact_id(),
            scheme = EXCLUDED.scheme, bucket = EXCLUDED.bucket, held_until = NULL;
     RETURN NULL;
 END
@@ -114,6 +115,57 @@ RETURN CASE
     WHEN may_still_commit(u.task_id, u.attempt) THEN 'attempt'
     WHEN u.dataset_uuid IS NOT NULL AND may_be_pinned(u) THEN 'pin' END;
 
+-- --- retired generations ----------------------------------------------------------------------
+
+-- Generations that are current, are being built, or would be restored by a rollback.
+CREATE VIEW used_generations AS
+SELECT dataset_version FROM datasets WHERE dataset_version IS NOT NULL
+ UNION
+SELECT building_version FROM datasets WHERE building_version IS NOT NULL
+ UNION
+SELECT o.dataset_version
+  FROM dags g
+ CROSS JOIN LATERAL (
+       SELECT r.previous_version FROM rollouts r
+        WHERE r.dag_id = g.dag_id AND r.dag_version = g.dag_version
+          AND r.state IN ('building', 'complete')
+        ORDER BY r.started_at DESC LIMIT 1) r
+  JOIN dag_version_jobs m ON m.dag_version = r.previous_version
+  JOIN job_outputs o ON o.revision_id = m.revision_id;
+
+-- The rows of a generation are deleted in batches. If the generation comes back meanwhile, the rest is
+-- deleted first: a generation is whole or empty.
+ALTER TABLE dataset_versions
+    ADD sweep_started_at  timestamptz,
+    ADD swept_at          timestamptz,
+    ADD CHECK (swept_at IS NULL OR sweep_started_at IS NOT NULL);
+CREATE INDEX dataset_versions_retired ON dataset_versions (abandoned_at)
+    WHERE abandoned_at IS NOT NULL AND swept_at IS NULL;
+
+CREATE FUNCTION is_unfinished(t tasks) RETURNS boolean LANGUAGE sql IMMUTABLE
+RETURN t.status IN ('Queued', 'Running') OR t.retry_at IS NOT NULL;
+
+-- Why the rows of a retired generation may not be deleted: NULL if nothing keeps them. A task that started
+-- before the generation was found unused may have pinned it.
+CREATE FUNCTION retired_kept_by(v dataset_versions) RETURNS text LANGUAGE sql STABLE
+RETURN CASE
+    WHEN EXISTS (
+        SELECT FROM datasets d JOIN tasks t ON t.job_id = d.job_id
+          JOIN job_revisions r ON r.revision_id = t.revision_id
+         WHERE d.dataset_uuid = v.dataset_uuid AND r.generation_hash = v.generation_hash
+           AND is_unfinished(t)) THEN 'attempt'
+    WHEN EXISTS (
+        SELECT FROM job_inputs i JOIN job_revisions r ON r.revision_id = i.revision_id
+          JOIN tasks t ON t.job_id = r.job_id AND t.revision_id = r.revision_id
+         WHERE i.dataset_uuid = v.dataset_uuid AND is_unfinished(t)
+           AND (v.dataset_version IN (t.dataset_version, i.dataset_version)
+                OR (i.dataset_version IS NULL AND t.started_at <= v.abandoned_at))) THEN 'pin'
+    WHEN EXISTS (
+        SELECT FROM committed_inputs l JOIN dataset_versions o ON o.dataset_version = l.dataset_version
+         WHERE l.input_version = v.dataset_version
+           AND (o.dataset_uuid, o.generation_hash) <> (v.dataset_uuid, v.generation_hash))
+        THEN 'lineage' END;
+
 -- --- written batches --------------------------------------------------------------------------
 
 ALTER TABLE buffer_publishes ADD swept_at timestamptz, ADD CHECK (swept_at IS NULL OR sunk_at IS NOT NULL);
@@ -154,8 +206,8 @@ SELECT d.dataset_uuid, d.org_id,
   LEFT JOIN jobs j ON j.job_id = d.job_id
   LEFT JOIN dags g ON g.dag_id = j.dag_id;
 
--- Unused prefixes and the artifacts of batches, for people. A committed prefix is not unused: its attempt
--- completed late. A batch that is not written is kept for its delivery.
+-- Unused prefixes, the artifacts of batches and the partitions of retired generations, for people. A committed
+-- prefix is not unused: its attempt completed late. A batch that is not written is kept for its delivery.
 CREATE VIEW unused_storage AS
 SELECT u.prefix AS key, u.kind, u.org_id, n.dataset, u.objects, u.bytes, u.unused_since,
        kept_by(u) AS kept_by
@@ -167,4 +219,13 @@ SELECT b.batch_uri, 'batches', b.org_id, n.dataset, 1, b.batch_size_bytes,
        coalesce(b.sunk_at, b.failed_at, b.accepted_at),
        CASE WHEN b.sunk_at IS NULL THEN 'delivery' END
   FROM buffer_publishes b JOIN dataset_names n USING (dataset_uuid)
- WHERE b.swept_at IS NULL;
+ WHERE b.swept_at IS NULL
+ UNION ALL
+SELECT DISTINCT ON (p.dataset_version, p.task_id, p.attempt)
+       p.storage_ref->>'prefix', 'retired', n.org_id, n.dataset, p.object_count, p.byte_count,
+       v.abandoned_at, v.kept_by
+  FROM (SELECT v.*, retired_kept_by(v) AS kept_by FROM dataset_versions v
+         WHERE v.abandoned_at IS NOT NULL AND v.swept_at IS NULL) v
+  JOIN dataset_names n USING (dataset_uuid)
+  JOIN partitions p ON p.dataset_version = v.dataset_version
+ WHERE p.storage_ref ? 'prefix';

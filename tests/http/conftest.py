@@ -7,6 +7,7 @@ import pytest
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
+from support.query import QuerySetup, opened_warehouse
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,17 @@ def shared(
         bench(running) as own_bench,
     ):
         yield own_bench
+
+
+@pytest.fixture(scope="module")
+def reading(
+    request: pytest.FixtureRequest,
+    secrets: Secrets,
+    templates: Templates,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Generator[QuerySetup]:
+    """Run a Query Service over the datasets of the module's `DAG`, with the settings in its `LIMITS`."""
+    limits = getattr(request.module, "LIMITS", {})
+    objects = tmp_path_factory.mktemp("objects")
+    with opened_warehouse(secrets, templates, objects, request.module.DAG, **limits) as setup:
+        yield setup

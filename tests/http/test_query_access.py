@@ -1,6 +1,5 @@
 """Who may query which dataset, for several organisations in one process, and the record of it."""
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from support.dispatcher import Secrets
-from support.postgres import Templates, copied, sql
-from support.query import ORG, LiveQuery, Warehouse, running_query_service
+from support.postgres import sql
+from support.query import ORG, QuerySetup, running_query_service
 from support.waiting import eventually
 from trace_etl.lite.credentials import keys
 from trace_etl.model.roles import may_read
@@ -39,15 +38,11 @@ def one_row(value: str) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Organisations:
+class Organisations(QuerySetup):
     """Two organisations with the same published names and other rows, in one Query Service."""
 
-    query: LiveQuery
-    warehouse: Warehouse
-    secrets: Secrets
-
     def ask(self, name: str, query: str, org_id: UUID = ORG) -> Any:
-        key = keys.ensure_user_key(self.secrets.directory / "user")
+        key = keys.ensure_user_key(self.query.secrets.directory / "user")
         token = keys.sign_user_token(key, name, now=datetime.now(UTC))
         claims = jwt.decode(token, options={"verify_signature": False})
         signed = jwt.encode(
@@ -78,21 +73,17 @@ def add_user(dsn: str, name: str, role: str, org_id: UUID = ORG) -> None:
 
 
 @pytest.fixture(scope="module")
-def orgs(
-    secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Organisations]:
-    with copied(templates) as dsns:
-        warehouse = Warehouse(dsns, tmp_path_factory.mktemp("objects"))
-        sql(dsns.state, "INSERT INTO orgs (org_id, name) VALUES (%s, 'other')", (OTHER,))
-        for org_id, value in ((ORG, "ours"), (OTHER, "theirs")):
-            warehouse.deploy(DAG, org_id)
-            for name in ("blocks", "salaries", "drafts"):
-                warehouse.commit(name, 0, 9, one_row(value), org_id=org_id)
-        for role in ("reader", "writer", "admin"):
-            add_user(dsns.state, role, role)
-        add_user(dsns.state, "reader", "admin", OTHER)
-        with running_query_service(secrets, dsns, warehouse.objects) as query:
-            yield Organisations(query, warehouse, secrets)
+def orgs(reading: QuerySetup) -> Organisations:
+    warehouse, state = reading.warehouse, reading.warehouse.dsns.state
+    sql(state, "INSERT INTO orgs (org_id, name) VALUES (%s, 'other')", (OTHER,))
+    warehouse.deploy(DAG, OTHER)
+    for org_id, value in ((ORG, "ours"), (OTHER, "theirs")):
+        for name in ("blocks", "salaries", "drafts"):
+            warehouse.commit(name, 0, 9, one_row(value), org_id=org_id)
+    for role in ("reader", "writer", "admin"):
+        add_user(state, role, role)
+    add_user(state, "reader", "admin", OTHER)
+    return Organisations(reading.query, warehouse)
 
 
 def test_each_organisation_reads_its_own_rows_under_the_same_name(orgs: Organisations) -> None:
@@ -163,7 +154,7 @@ def test_a_clean_stop_records_the_last_query(
     add_user(orgs.warehouse.dsns.state, "last", "reader")
     warehouse = orgs.warehouse
     with running_query_service(secrets, warehouse.dsns, warehouse.objects) as query:
-        live = Organisations(query, warehouse, secrets)
+        live = Organisations(query, warehouse)
         for _ in range(20):
             assert live.ask("last", "SELECT count(*) FROM blocks").status_code == 200
     assert len(orgs.audit("last")) == 20

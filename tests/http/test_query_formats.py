@@ -5,9 +5,9 @@ import io
 import json
 import socket
 import ssl
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.dispatcher import Secrets
-from support.postgres import Templates, copied
-from support.query import LiveQuery, Warehouse, running_query_service
+from support.query import LiveQuery, QuerySetup, Warehouse, running_query_service
+from support.waiting import eventually
 
 DAG = """
 name: formats
@@ -49,23 +49,19 @@ FAILS_LATE = """
 """
 
 
-@pytest.fixture(scope="module")
-def warehouse(
-    templates: Templates, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Warehouse]:
-    with copied(templates) as dsns:
-        warehouse = Warehouse(dsns, tmp_path_factory.mktemp("objects"))
-        warehouse.deploy(DAG)
-        numbers = pa.table({"block_number": pa.array(range(100_000), pa.int64())})
-        warehouse.commit("blocks", 0, 99_999, numbers)
-        yield warehouse
+LIMITS = {"query_memory": "64MB", "query_slots": 2}
 
 
 @pytest.fixture(scope="module")
-def query(secrets: Secrets, warehouse: Warehouse) -> Generator[LiveQuery]:
-    limits = {"query_memory": "64MB", "query_slots": 2}
-    with running_query_service(secrets, warehouse.dsns, warehouse.objects, **limits) as live:
-        yield live
+def warehouse(reading: QuerySetup) -> Warehouse:
+    numbers = pa.table({"block_number": pa.array(range(100_000), pa.int64())})
+    reading.warehouse.commit("blocks", 0, 99_999, numbers)
+    return reading.warehouse
+
+
+@pytest.fixture(scope="module")
+def query(reading: QuerySetup, warehouse: Warehouse) -> LiveQuery:
+    return reading.query
 
 
 def fetch(query: LiveQuery, sql: str, form: str, **fields: Any) -> httpx.Response:
@@ -211,6 +207,16 @@ def measure_cpu() -> dict[psutil.Process, float]:
     return {process: process.cpu_times().user for process in list_processes()}
 
 
+def waits(process: psutil.Process) -> bool:
+    """Whether all threads wait, for longer than one look at them takes."""
+    before = process.num_ctx_switches()
+    states = [
+        path.read_text().rpartition(")")[2].split()[0]
+        for path in Path(f"/proc/{process.pid}/task").glob("*/stat")
+    ]
+    return set(states) == {"S"} and process.num_ctx_switches() == before
+
+
 def measure_memory() -> int:
     """Return the memory of this process and all query processes."""
     return sum(p.memory_info().rss for p in (psutil.Process(), *list_processes()))
@@ -253,11 +259,9 @@ def test_a_query_waits_for_a_client_that_does_not_read_and_ends_with_it(query: L
     with opened(query, ENDLESS, "arrow") as answer:
         pieces = answer.iter_raw(10_000_000)  # its end would close the connection
         next(pieces)
-        worked, after = before, measure_cpu()
-        while worked != after:  # would not end if the query computed ahead
-            time.sleep(0.5)
-            worked, after = after, measure_cpu()
-    busy = max(worked, key=lambda process: worked[process] - before.get(process, 0))
+        worked = measure_cpu()
+        busy = max(worked, key=lambda process: worked[process] - before.get(process, 0))
+        eventually(lambda: waits(busy))  # would not come true if the query computed ahead
     busy.wait(120)
 
 
@@ -267,19 +271,16 @@ def test_the_time_of_a_slow_reader_does_not_count_but_has_an_end(
     limits = {"query_seconds": 2.0, "query_stream_seconds": 6.0}
     with running_query_service(secrets, warehouse.dsns, warehouse.objects, **limits) as query:
         with opened(query, "SELECT repeat('x', 1000) FROM range(20000)", "csv") as answer:
-            time.sleep(3)  # longer than the query may work
+            # A second query uses up the same time while nobody reads the first one.
+            spin = "SELECT count(*) FROM range(10000000000) a, range(1000) b"
+            assert "ran longer than 2 s" in fetch(query, spin, "csv").json()["detail"]
             assert len(answer.read()) > 20_000_000
-        spin = "SELECT count(*) FROM range(10000000000) a, range(1000) b"
-        assert "ran longer than 2 s" in fetch(query, spin, "csv").json()["detail"]
-        with (
-            pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)),
-            opened(query, ENDLESS, "csv") as answer,
-        ):
-            for _ in answer.iter_raw():
-                time.sleep(0.001)
-        with query.client() as http:
-            problem = http.get(f"/v1/query/{answer.headers['trace-query-id']}/failure").json()
-        assert problem["code"] == "query_timed_out"
+        with opened(query, ENDLESS, "csv") as answer, query.client() as http:
+            path = f"/v1/query/{answer.headers['trace-query-id']}/failure"
+            failed = eventually(lambda: (f := http.get(path)).status_code == 200 and f)
+            assert failed.json()["code"] == "query_timed_out"
+            with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+                answer.read()
 
 
 def test_a_streamed_result_over_http_1_0_is_refused(query: LiveQuery) -> None:

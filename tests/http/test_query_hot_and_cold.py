@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from support.dispatcher import Secrets
-from support.postgres import Templates, copied
-from support.query import LiveQuery, Warehouse, running_query_service
+from support.postgres import Templates
+from support.query import QuerySetup, opened_warehouse
 from trace_etl.data import connection, hot_tables
 from trace_etl.model.storage import hot_table
 from trace_etl.query.pins import join_ranges
@@ -51,9 +51,8 @@ def rows(first: int, last: int) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class FollowedChain:
-    query: LiveQuery
-    warehouse: Warehouse
+class FollowedChain(QuerySetup):
+    """A dataset in a table and in files."""
 
     @property
     def table(self) -> str:
@@ -83,11 +82,9 @@ class FollowedChain:
 def chain(
     secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[FollowedChain]:
-    with copied(templates) as dsns:
-        warehouse = Warehouse(dsns, tmp_path_factory.mktemp("objects"))
-        warehouse.deploy(DAG)
-        with running_query_service(secrets, dsns, warehouse.objects) as query:
-            yield FollowedChain(query, warehouse)
+    objects = tmp_path_factory.mktemp("objects")
+    with opened_warehouse(secrets, templates, objects, DAG) as setup:
+        yield FollowedChain(setup.query, setup.warehouse)
 
 
 def test_each_block_is_read_once_from_the_table_or_from_files(chain: FollowedChain) -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from uuid import uuid4
@@ -24,8 +23,15 @@ import pytest
 
 from support.dispatcher import Secrets
 from support.duckdb_corpus import HOSTILE, fill_in
-from support.postgres import Templates, copied, sql
-from support.query import ORG, LiveQuery, Warehouse, running_query_service, settings
+from support.postgres import Templates, sql
+from support.query import (
+    ORG,
+    LiveQuery,
+    QuerySetup,
+    Warehouse,
+    running_query_service,
+    settings,
+)
 from support.waiting import eventually
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.query.sql.sql_guard import is_refused
@@ -54,31 +60,16 @@ def blocks(start: int, end: int) -> pa.Table:
     )
 
 
-def filled(dsns: Dsns, objects: Path) -> Warehouse:
-    warehouse = Warehouse(dsns, objects)
-    warehouse.deploy(DAG)
+def commit_blocks(warehouse: Warehouse) -> None:
     warehouse.commit("blocks", 0, 99, blocks(0, 99))
     warehouse.commit("blocks", 100, 199, blocks(100, 199))
-    return warehouse
-
-
-@dataclass(frozen=True)
-class QuerySetup:
-    """A Query Service and the datasets behind it."""
-
-    query: LiveQuery
-    warehouse: Warehouse
 
 
 @pytest.fixture(scope="module")
-def reading(
-    secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[QuerySetup]:
+def reading(reading: QuerySetup) -> QuerySetup:
     """Shared by tests that only read."""
-    with copied(templates) as dsns:
-        warehouse = filled(dsns, tmp_path_factory.mktemp("objects"))
-        with running_query_service(secrets, dsns, warehouse.objects) as live:
-            yield QuerySetup(live, warehouse)
+    commit_blocks(reading.warehouse)
+    return reading
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +80,10 @@ def query(reading: QuerySetup) -> LiveQuery:
 @pytest.fixture
 def warehouse(dsns: Dsns, tmp_path: Path) -> Warehouse:
     """Separate databases for tests that commit."""
-    return filled(dsns, tmp_path / "objects")
+    warehouse = Warehouse(dsns, tmp_path / "objects")
+    warehouse.deploy(DAG)
+    commit_blocks(warehouse)
+    return warehouse
 
 
 @pytest.fixture

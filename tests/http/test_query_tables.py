@@ -1,5 +1,6 @@
 """SQL queries on datasets whose rows are stored in tables of Postgres data."""
 
+import json
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx
 import psycopg
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from support.buffered import write_rows
 from support.dispatcher import Secrets
-from support.postgres import Templates, copied, sql
-from support.query import LiveQuery, Warehouse, running_query_service
+from support.postgres import sql
+from support.query import QuerySetup, running_query_service
 from support.waiting import eventually
 from trace_etl.data import appends, buffers, connection, hot_tables
 from trace_etl.data.appends import AppendTarget
@@ -87,9 +87,8 @@ KEPT = pa.schema(
 
 
 @dataclass(frozen=True)
-class TableQuerySetup:
-    query: LiveQuery
-    warehouse: Warehouse
+class TableQuerySetup(QuerySetup):
+    """Datasets whose rows are stored in tables."""
 
     @property
     def data(self) -> str:
@@ -142,19 +141,13 @@ def read_all(run: QueryRun) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def shop(
-    secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[TableQuerySetup]:
-    with copied(templates) as dsns:
-        warehouse = Warehouse(dsns, tmp_path_factory.mktemp("objects"))
-        warehouse.deploy(DAG)
-        numbers = pa.table({"block_number": pa.array(range(100), pa.int64())})
-        warehouse.commit("blocks", 0, 99, numbers)
-        with running_query_service(secrets, dsns, warehouse.objects) as live:
-            place = TableQuerySetup(live, warehouse)
-            place.follow(0, 999)
-            place.keep(ANN, {"who": "bob"})
-            yield place
+def shop(reading: QuerySetup) -> TableQuerySetup:
+    numbers = pa.table({"block_number": pa.array(range(100), pa.int64())})
+    reading.warehouse.commit("blocks", 0, 99, numbers)
+    place = TableQuerySetup(reading.query, reading.warehouse)
+    place.follow(0, 999)
+    place.keep(ANN, {"who": "bob"})
+    return place
 
 
 ANN = {
@@ -314,10 +307,12 @@ def test_a_query_that_waits_for_postgres_ends_with_its_client(shop: TableQuerySe
         SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database
          WHERE NOT l.granted AND d.datname = current_database()
     """
-    with psycopg.connect(shop.data) as holder, shop.query.client() as http:
+    with psycopg.connect(shop.data) as holder:
         holder.execute(f"LOCK TABLE {shop.table('logs')} IN ACCESS EXCLUSIVE MODE")
-        with pytest.raises(httpx.ReadTimeout):
-            http.post("/v1/query", json={"sql": "SELECT count(*) FROM logs"}, timeout=3)
+        body = json.dumps({"sql": "SELECT count(*) FROM logs"}).encode()
+        token = {"Authorization": f"Bearer {shop.query.secrets.user_token}"}
+        with shop.query.send_raw("/v1/query", body, token):
+            eventually(lambda: sql(shop.data, waiting))
         eventually(lambda: not sql(shop.data, waiting))
     assert shop.query.ask("SELECT count(*) FROM logs")["rows"] == [[3000]]
 

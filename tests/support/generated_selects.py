@@ -1,8 +1,23 @@
 """SELECTs made from a seed, in the SQL that DuckDB and Spark share, and the rows they read."""
 
 import random
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pyarrow as pa
+import pyarrow.ipc
+
+from support.query import Warehouse
+
+EVENTS_DAG = """
+name: reading
+jobs:
+  - {name: request, source: {kind: manual}, outputs: [ranges]}
+  - {name: work, operator: sql, inputs: [{from: {job: request}}], outputs: [out], config: {sql: SELECT 1 AS n}}
+publish:
+  - {name: events, from: {job: work}}
+"""
 
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _AGGREGATES = (
@@ -33,6 +48,24 @@ def make_rows(seed: int, count: int = 400) -> pa.Table:
             "hash": pa.array([chooser.randbytes(chooser.randrange(4)) for _ in range(count)]),
         }
     )
+
+
+def commit_events(warehouse: Warehouse) -> list[Path]:
+    """Commit the rows to the dataset `events`, in two partitions. Returns their files."""
+    rows = make_rows(7)
+    files: list[Path] = []
+    for start, part in ((0, rows.slice(0, 240)), (12, rows.slice(240))):
+        files += warehouse.commit("events", start, start + 11, part).glob("*.parquet")
+    return files
+
+
+def read_rows(http: httpx.Client, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the columns and rows of a query that must succeed, with the types of Arrow."""
+    answer = http.post("/v1/query", json={"sql": sql, "format": "arrow"})
+    assert answer.status_code == 200, (sql, answer.text)
+    table = pa.ipc.open_stream(answer.content).read_all()
+    columns = [column.to_pylist() for column in table.columns]
+    return table.schema.names, list(zip(*columns, strict=True))
 
 
 def make_selects(seed: int, count: int, table: str) -> list[str]:
@@ -73,7 +106,8 @@ def _filter(chooser: random.Random, table: str) -> str:
 def _aggregate(chooser: random.Random, table: str) -> str:
     chosen = ", ".join(chooser.sample(_AGGREGATES, 3))
     group = chooser.choice(_GROUPS)
-    order = ", ".join(f"{key} NULLS FIRST" for key in group.split(", "))
+    # By position: Spark does not find the columns of an expression again after the aggregation.
+    order = ", ".join(f"{n} NULLS FIRST" for n, _ in enumerate(group.split(", "), 1))
     return (
         f"SELECT {group}, {chosen} FROM {table} WHERE {_where(chooser)}"
         f" GROUP BY {group} HAVING count(*) > {chooser.randrange(3)} ORDER BY {order}"

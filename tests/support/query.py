@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import ssl
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ import pyarrow.parquet as pq
 import uvloop
 
 from support.dispatcher import Secrets, _client
-from support.postgres import sql
+from support.postgres import Templates, copied, sql
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.http.listeners import Listener, Tls, serve
 from trace_etl.lite.credentials import keys
@@ -130,6 +132,18 @@ class LiveQuery:
         headers = {"Authorization": f"Bearer {token or self.secrets.user_token}"}
         return _client(self.secrets.ca, self.url, headers)
 
+    def send_raw(self, path: str, body: bytes, headers: dict[str, str]) -> socket.socket:
+        """Send a request on a connection that the test can close."""
+        host = "127.0.0.1"
+        context = ssl.create_default_context(cafile=str(self.secrets.ca))
+        plain = socket.create_connection((host, self.cfg.query_port))
+        channel = context.wrap_socket(plain, server_hostname=host)
+        sent = {"Host": host, "Content-Type": "application/json", **headers}
+        lines = [f"{name}: {value}\r\n" for name, value in sent.items()]
+        head = f"POST {path} HTTP/1.1\r\n{''.join(lines)}Content-Length: {len(body)}\r\n\r\n"
+        channel.sendall(head.encode() + body)
+        return channel
+
     def ask(self, sql: str, **fields: Any) -> dict[str, Any]:
         """Run a query that must succeed. Returns the answer."""
         with self.client() as http:
@@ -157,6 +171,26 @@ def settings(secrets: Secrets, dsns: Dsns, objects: Path, **changes: Any) -> Que
         "objects_url": objects.as_uri(),
     }
     return QuerySettings(**{**values, **changes})
+
+
+@dataclass(frozen=True)
+class QuerySetup:
+    """A Query Service and the datasets behind it."""
+
+    query: LiveQuery
+    warehouse: Warehouse
+
+
+@contextmanager
+def opened_warehouse(
+    secrets: Secrets, templates: Templates, objects: Path, dag: str, **changes: Any
+) -> Generator[QuerySetup]:
+    """Deploy a DAG to new databases, and run a Query Service over them."""
+    with copied(templates) as dsns:
+        warehouse = Warehouse(dsns, objects)
+        warehouse.deploy(dag)
+        with running_query_service(secrets, dsns, objects, **changes) as query:
+            yield QuerySetup(query, warehouse)
 
 
 @contextmanager

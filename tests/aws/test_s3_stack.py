@@ -1,5 +1,6 @@
-"""The whole stack on S3 gives the same rows as on files, and writes its keys nowhere."""
+"""The whole stack on S3 gives the same rows as on files, also when restored, and writes its keys nowhere."""
 
+import json
 import os
 import subprocess
 import sys
@@ -133,16 +134,49 @@ def _is_done(stack: RunningStack) -> bool:
     return len(receivers) == BLOCKS // 20
 
 
-def test_a_stack_on_s3_gives_the_same_rows_as_one_on_files(aws: Ministack, tmp_path: Path) -> None:
-    bucket = aws.make_bucket()
+def make_key(aws: Ministack, bucket: str, prefix: str) -> AwsKey:
+    """Create a user that may use one prefix of the bucket."""
     arn = f"arn:aws:s3:::{bucket}"
     actions = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
-    key = aws.make_user(
-        {"Effect": "Allow", "Action": actions, "Resource": f"{arn}/data/{LOCAL_ORG}/*"},
+    return aws.make_user(
+        {"Effect": "Allow", "Action": actions, "Resource": f"{arn}/{prefix}/{LOCAL_ORG}/*"},
         {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": arn},
     )
+
+
+def make_environment(aws: Ministack, key: AwsKey) -> dict[str, str]:
     s3 = {**key.environment, "TRACE_S3_REGION": REGION, "TRACE_S3_ENDPOINT": aws.url}
-    s3["TRACE_S3_ENCRYPTION"] = "AES256"
+    return {**s3, "TRACE_S3_ENCRYPTION": "AES256"}
+
+
+def check_backup(
+    aws: Ministack, stack: RunningStack, bucket: str, rows: dict[str, list[Any]]
+) -> None:
+    """Save a stack on S3, restore it under another prefix and key, and compare every dataset."""
+    backup = stack.home.with_name("backup.tar")
+    saved = json.loads(stack.run("backup", str(backup), "--json"))
+    assert saved["objects"] > 0
+    key = make_key(aws, bucket, "restored")  # the restored stack cannot read the original objects
+    other = RunningStack(stack.home.with_name("restored"), make_environment(aws, key))
+    restore = ("restore", str(backup), "--json", "--objects-url")
+    refused = other.trace(*restore, f"s3://{bucket}/data/{{org_id}}")
+    assert refused.returncode == 1 and "errors" in json.loads(refused.stderr)
+    restored = json.loads(other.run(*restore, f"s3://{bucket}/restored/{{org_id}}"))
+    assert restored["datasets"] == saved["datasets"] and restored["tables"] == saved["tables"]
+    try:
+        other.run("up", "--detach")
+        for name, order in ORDERS.items():
+            assert other.query(f"SELECT * FROM {name} ORDER BY {order}") == rows[name], name
+    finally:
+        lite.purge(Home(other.home))
+
+
+def test_a_stack_on_s3_gives_the_same_rows_as_one_on_files_and_is_saved_and_restored(
+    aws: Ministack, tmp_path: Path
+) -> None:
+    bucket = aws.make_bucket()
+    key = make_key(aws, bucket, "data")
+    s3 = make_environment(aws, key)
     results: list[dict[str, list[Any]]] = []
     with start_server(DevChain(seed=11, length=BLOCKS), "127.0.0.1", 0) as server:
         for name, environment, words in (
@@ -152,12 +186,14 @@ def test_a_stack_on_s3_gives_the_same_rows_as_one_on_files(aws: Ministack, tmp_p
             stack = RunningStack(tmp_path / name, environment)
             try:
                 results.append(collect(stack, server.url, tmp_path, *words))
+                if words:
+                    check_backup(aws, stack, bucket, results[0])
             finally:
                 stack.trace("down")
     for name in ORDERS:
         assert results[0][name], name
         assert results[0][name] == results[1][name], name
-    objects = aws.call("s3", "list_objects_v2", Bucket=bucket)["Contents"]
+    objects = aws.call("s3", "list_objects_v2", Bucket=bucket, Prefix="data/")["Contents"]
     assert {item["Key"].split("/")[1] for item in objects} == {LOCAL_ORG}
     assert not list((tmp_path / "s3" / "objects").rglob("*.parquet"))
     head = aws.call("s3", "head_object", Bucket=bucket, Key=objects[0]["Key"])

@@ -133,12 +133,12 @@ def test_an_everyday_dag_is_built_broken_retried_changed_saved_restored_and_roll
 ) -> None:
     file, backup = tmp_path / "everyday.yaml", tmp_path / "backup.tar"
     deploy = ("deploy", "--no-check", str(file), "--wait")
+    # Build. Other work of the DAG, such as its ticks, does not keep the commands waiting.
+    file.write_text(example())
+    assert "everyday_hook" in run(stack, "plan", "--no-check", str(file))  # its secret is missing
     secret = stack.home / "secrets" / "everyday_hook"
     secret.parent.mkdir(exist_ok=True)
     secret.write_text(SECRET)
-
-    # Build. Other work of the DAG, such as its ticks, does not keep the commands waiting.
-    file.write_text(example())
     run(stack, *deploy)
     run(stack, "trigger", "everyday", "request", "--range", f"0-{FIRST_PART}", "--wait")
     check_rows(stack, FIRST_PART)
@@ -153,6 +153,9 @@ def test_an_everyday_dag_is_built_broken_retried_changed_saved_restored_and_roll
     with stack.node_outage():
         assert "Connection refused" in run(stack, *trigger, fails=True)
     assert "2 permanently" in run(stack, "job", "everyday", "ingest")
+    assert stack.json("status")["failed_tasks"]["everyday.ingest"] == 2
+    tables = {d["name"]: d["row_count"] for d in stack.json("datasets")["items"]}
+    assert tables["everyday_holders"] > 0 and tables["everyday_alerts"] > 0
     check_rows(stack, FIRST_PART)
     retried = run(stack, "retry", "--dag", "everyday", "--error", "rpc_unreachable")
     assert "Retrying 2 failed tasks" in retried

@@ -47,13 +47,15 @@ OWN_FILES = {
         *("credentials/dispatcher", "keys/task", "keys/user/public", "tokens/workers", "secrets"),
         "keys/certificates",
         *("tls/ca.pem", "tls/server", "objects", "run/dispatcher", "keys/service/public"),
+        "runtimes.yaml",
     ],
     "worker": [
         *("credentials/worker", "tokens/workers", "tls/ca.pem", "objects", "spark/worker"),
-        "run/worker",
+        *("run/worker", "runtimes.yaml"),
     ],
     "functions": [
         *("credentials/functions", "tokens/workers", "tls/ca.pem", "objects", "run/functions"),
+        "runtimes.yaml",
     ],
     "sink": ["credentials/sink", "tls/ca.pem", "objects", "run/sink"],
     "query": [

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal, TypeVar
 
-Tier = Literal["bulk", "normal"]
+Tier = Literal["normal", "bulk"]
 J = TypeVar("J", bound=Hashable)
 SHED_BULK, SHED_ALL = 1, 2
 _FLOOD_FACTOR = 2

@@ -7,7 +7,7 @@ from pydantic import StringConstraints
 
 from trace_etl.api.body import ListReply, Name, Reply, Request
 
-Tier = Literal["bulk", "normal"]
+Tier = Literal["normal", "bulk"]
 PauseReason = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]
 
 

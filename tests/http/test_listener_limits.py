@@ -148,11 +148,7 @@ def targets(
         hook = b"/v1/webhooks/d/j"
         yield [
             Target("user API", cfg.api_port, ca, b"/v1/dags", 2 * mib),
-            Target(
-                *("webhooks", cfg.api_port, ca, hook, mib),
-                refuses_body_with=(b"401", b"413"),
-                keeps_body=True,
-            ),
+            Target("webhooks", cfg.api_port, ca, hook, mib, refuses_body_with=(b"401", b"413")),
             Target("task API", cfg.internal_port, ca, b"/v1/task/complete", mib, keeps_body=True),
             Target("Query Service", query.cfg.query_port, ca, b"/v1/query", mib),
             Target("scheduler", scheduler_port, ca, b"/metrics", 1024, refuses_body_with=(b"405",)),
@@ -261,6 +257,23 @@ async def test_an_endless_part_of_a_request_is_cut_off(
             received = await closed
             sending.cancel()
             assert received[9:10] in (b"4", b""), received
+
+    await on_all(targets, check)
+
+
+async def test_a_malformed_body_gets_one_answer(targets: list[Target]) -> None:
+    """The head is valid, so the request is being answered when the body turns out to be malformed."""
+
+    async def check(target: Target) -> None:
+        for headers, body in (
+            (b"transfer-encoding: xchunked", b"0\r\n\r\n"),
+            (b"transfer-encoding: chunked", b"0x2\r\n{}\r\n0\r\n\r\n"),
+            (b"transfer-encoding: chunked", b"2\r\n{}\r\nz\r\n"),
+        ):
+            async with target.connect() as (reader, writer):
+                writer.write(target.post(headers) + body)
+                received = await until_closed(reader)
+            assert received.count(b"HTTP/1.1 ") == 1 and received[9:10] == b"4", received
 
     await on_all(targets, check)
 

@@ -3,10 +3,12 @@
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -215,6 +217,21 @@ async def test_an_unknown_path_or_method_is_a_problem_document(client: httpx.Asy
     wrong = await client.put("/body")
     assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
     assert wrong.headers["allow"] == "GET, POST"
+
+
+async def test_the_openapi_document_is_built_once_and_not_in_the_event_loop(
+    app: FastAPI, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, threads = app.openapi, list[int]()
+
+    def build_document() -> dict[str, Any]:
+        threads.append(threading.get_ident())
+        return build()
+
+    monkeypatch.setattr(app, "openapi", build_document)
+    replies = await asyncio.gather(*(client.get("/openapi.json") for _ in range(3)))
+    assert {reply.json()["info"]["title"] for reply in replies} == {"test"}
+    assert len(threads) == 1 and threads[0] != threading.get_ident()
 
 
 async def test_a_user_is_identified_by_the_bearer_token(

@@ -1,9 +1,12 @@
 """Create the FastAPI app of a service: health check, problem documents, body limit."""
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI, HTTPException
+import orjson
+from fastapi import FastAPI, HTTPException, Request, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trace_etl import __version__
@@ -30,6 +33,7 @@ def new_app(
         title=title,
         version=__version__,
         redirect_slashes=False,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         **options,
@@ -44,7 +48,29 @@ def new_app(
         return Health(version=__version__)
 
     app.add_api_route("/healthz", healthz, methods=["GET"], tags=["health"])
+    _serve_document(app)
     return app
+
+
+def _serve_document(app: FastAPI) -> None:
+    """Serve `GET /openapi.json`, which needs no token.
+
+    The document is built once, in a thread: it takes up to a second, in which other requests must be answered.
+    """
+    rendered: list[bytes] = []
+    building = threading.Lock()
+
+    def render() -> bytes:
+        with building:
+            if not rendered:
+                rendered.append(orjson.dumps(app.openapi()))
+            return rendered[0]
+
+    async def get_document(_: Request) -> Response:
+        content = rendered[0] if rendered else await asyncio.to_thread(render)
+        return Response(content, media_type="application/json")
+
+    app.add_route("/openapi.json", get_document, include_in_schema=False)
 
 
 class BodyLimit:

@@ -104,13 +104,14 @@ class LimitedAsgiProtocol(HttpToolsProtocol):
         if self._get_meter().is_answering:
             self.cycle.keep_alive = False
             return
-        if not self._get_meter().is_closed and not self._has_begun_answer():
-            self.transport.write(render_refusal(status))
-        self._close()
-
-    def _has_begun_answer(self) -> bool:
         cycle = cast("RequestResponseCycle | None", self.cycle)
-        return cycle is not None and cycle.response_started and not cycle.response_complete
+        is_open = cycle is not None and not cycle.response_complete
+        if not self._get_meter().is_closed and not (is_open and self.cycle.response_started):
+            self.transport.write(render_refusal(status))
+            if is_open:  # the app runs since the head arrived: it must not answer, too
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+        self._close()
 
     def _close(self) -> None:
         self._ignores_input = True

@@ -149,6 +149,7 @@ def caller(shared: Bench) -> Caller:
 # Generated text is never a valid DAG, and a DAG's first version has no previous or building version.
 NEVER_WELL = {
     "POST /v1/udf/uploads/{upload_id}/finalize",
+    "POST /v1/checks/accept",
     "POST /v1/dags",
     "POST /v1/plans",
     "POST /v1/dags/{name}/rollback",

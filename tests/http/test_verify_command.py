@@ -13,8 +13,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from support.dispatcher import Live, Secrets, live
-from support.lifecycle import Attempt, Bench, bench
+from support.lifecycle import Attempt, Bench, bench, run_concurrently
 from support.postgres import Templates, copied
+from support.waiting import eventually
 from trace_etl.api.task.payload import Storage
 from trace_etl.cli.main import app
 from trace_etl.devtools.devchain import DevChain
@@ -57,8 +58,11 @@ class Proven:
         return sorted((self.home / "objects").rglob("out_*.parquet"))
 
 
-def publish(made: Bench, attempt: Attempt, url: str) -> None:
-    """Write the logs of the attempt's blocks as an operator does, and commit them."""
+def publish(made: Bench, attempt: Attempt, url: str, rows: int | None = None) -> None:
+    """Write the logs of the attempt's blocks as an operator does, and commit them.
+
+    `rows` is how many rows of each batch are written; None: all.
+    """
     start, end = attempt.scope["start"], attempt.scope["end"]
     storage = Storage.model_validate(attempt.output["storage_ref"])
     store = open_store(made.live.cfg.objects_url)
@@ -67,7 +71,7 @@ def publish(made: Bench, attempt: Attempt, url: str) -> None:
         chain_id = reader.chain_id()
         with open_parquet_file(store, target.key, SCHEMAS["logs"]) as file:
             for chunk in reader.chunks(start, end):
-                file.write(build_table("logs", chunk, chain_id))
+                file.write(build_table("logs", chunk, chain_id)[:rows])
             written = file.finish()
         mark_success(target, written, SCHEMAS["logs"], reader.verified())
     published = {
@@ -216,3 +220,23 @@ def test_a_manifest_is_checked_offline_and_every_manipulation_is_found(proven: P
     manifest.write_text(text)
     keys.write_text('{"keys": []}')
     assert "not among the given keys" in check().stderr
+
+
+@pytest.mark.parametrize(("rows", "checks"), [(None, []), (1, ["rebuild"]), (None, ["rebuild"])])
+def test_a_rebuilt_sample_must_have_the_same_rows(
+    proven: Proven, rows: int | None, checks: list[str]
+) -> None:
+    def rebuild() -> None:
+        query = {"job": "work", "status": "Queued"}
+        tasks = eventually(
+            lambda: proven.bench.user.get("/v1/tasks", params=query).json()["items"],
+            "the rebuild is queued",
+        )
+        (task,) = tasks
+        publish(proven.bench, proven.bench.claimed(task["task_id"]), proven.rpc_url, rows)
+
+    def verify() -> list[tuple[str | None, str]]:
+        return proven.problems(proven.dataset, "--range", "0-9", "--rebuild-sample", "1")
+
+    problems, _ = run_concurrently([verify, rebuild])
+    assert [check for _, check in problems] == checks

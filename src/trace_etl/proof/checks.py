@@ -29,7 +29,7 @@ class Problem:
 
     partition_key: str | None
     check: str
-    """`coverage`, `certificate`, `link`, `file`, `rows` or `chain`."""
+    """`coverage`, `certificate`, `link`, `file`, `rows`, `chain` or `rebuild`."""
     problem: str
 
 

@@ -8,7 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from trace_etl.cli.client import Answer, StackClient, quote_segment, session
-from trace_etl.cli.options import DEFAULT_HOME, DatasetArgument, HomeOption, JsonOption
+from trace_etl.cli.options import (
+    DEFAULT_HOME,
+    DatasetArgument,
+    HomeOption,
+    JsonOption,
+    WideOption,
+)
 from trace_etl.cli.output import Columns, format_time, print_items, print_json
 
 _POLL_INTERVAL = 1.0
@@ -26,6 +32,7 @@ def changes(
     ] = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """List what was published, replaced or invalidated in a dataset, oldest first.
 
@@ -69,7 +76,7 @@ def _print_changes(answer: Answer, as_json: bool) -> None:
         print_json(answer)
         return
     if answer["items"]:
-        print_items(answer["items"], _CHANGES, right=("rows",))
+        print_items(answer["items"], _CHANGES, right=("rows",), wide=("old", "new"))
     else:
         typer.echo("No changes.")
     typer.echo(f"Continue with --since {answer['cursor']}", err=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trace_etl.cli.client import Answer, StackClient, fail, quote_segment, session
+from trace_etl.cli.data.rebuilds import compare_with_rebuild
 from trace_etl.cli.data.samples import compare_with_chain
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, WideOption, parse_range
 from trace_etl.cli.output import Columns, format_count, format_size, print_answer, print_items
@@ -43,6 +44,12 @@ def verify(
         str | None, typer.Option(metavar="URL", help="Read a sample again from this RPC endpoint.")
     ] = None,
     sample: Annotated[int, typer.Option(min=1, help="Partitions to compare with --against.")] = 3,
+    rebuild_sample: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Build this many partitions again and compare.")
+    ] = 0,
+    rebuild_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds to wait for the rebuilt partitions.")
+    ] = 600.0,
     manifest: Annotated[
         Path | None, typer.Option(help="Check files against this signed manifest, without a stack.")
     ] = None,
@@ -67,9 +74,9 @@ def verify(
         fail(["give the name of a dataset, or --manifest FILE"], _EXIT_USAGE)
     span = parse_range(blocks, exit_code=_EXIT_USAGE) if blocks else None
     if manifest is not None:
-        if against or blocks:
+        if against or blocks or rebuild_sample:
             fail(
-                ["--manifest checks files only; omit --range and --against"],
+                ["--manifest checks files only; omit --range, --against and --rebuild-sample"],
                 _EXIT_USAGE,
             )
         report = _verify_manifest(manifest, files or Path(), key, home)
@@ -81,6 +88,7 @@ def verify(
             home,
             against,
             sample,
+            (rebuild_sample, rebuild_timeout),
         )
     print_answer(report, as_json, _print_report)
     if not report["is_valid"]:
@@ -94,6 +102,7 @@ def _verify_dataset(
     home: Path,
     rpc_url: str | None,
     sample: int,
+    rebuild: tuple[int, float],
 ) -> Answer:
     from trace_etl.proof.checks import (
         Checked,
@@ -115,6 +124,15 @@ def _verify_dataset(
                 for number, item in enumerate(chosen):
                     report("compared", number, len(chosen))
                     checked.problems += compare_with_chain(item, rpc_url)
+        count, timeout = rebuild
+        if count:
+            checked.problems += compare_with_rebuild(
+                client,
+                name,
+                _choose(certificates, count),
+                lambda: _read_certificates(client, name, span)[1],
+                timeout,
+            )
     return _make_report(name, version, checked)
 
 

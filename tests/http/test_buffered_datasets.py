@@ -3,8 +3,9 @@
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from support import queue_tables
@@ -12,6 +13,7 @@ from support.buffered import SCHEMA, SinkSetup, running_sink
 from support.dispatcher import Secrets
 from support.lifecycle import run_concurrently
 from support.postgres import Templates
+from trace_etl.model.storage import hot_table
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.queues.queue import dead_letter_queue
 from trace_etl.sink.sink import MAX_TRIES, QUEUE
@@ -168,6 +170,80 @@ def test_a_rollback_to_another_schema_is_refused_while_others_publish(
     assert (reply.status_code, reply.json()["code"]) == (409, "name_taken")
     assert "schema.n" in reply.json()["detail"]
     assert second.deploy("three", "four")["four"]["dataset_version"] == alone["dataset_version"]
+
+
+WIDER = SCHEMA.replace("]", ", {name: score, type: double}]")
+
+
+def test_a_new_nullable_column_is_planned_and_added_to_the_rows_that_exist(
+    sinks: SinkSetup, published: str
+) -> None:
+    first, second = sinks.producer(published), sinks.producer(published)
+    before = first.deploy("one")["one"]
+    second.deploy("three")
+    sinks.publish(first.attempt("one"), [{"id": "old", "n": 1}])
+    sinks.drain()
+
+    wider = first.text("one", schema=WIDER)
+    plan = sinks.bench.user.post("/v1/plans", json={"text": wider}).json()["plan"]
+    assert plan["added_columns"] == [{"dataset": published, "column": "score", "type": "double"}]
+    assert {job["action"] for job in plan["jobs"]} == {"keep"}
+    after = first.deploy("one", schema=WIDER)["one"]
+    assert after["dataset_version"] == before["dataset_version"]
+
+    attempt = first.attempt("one", 1)
+    names = [column["name"] for column in attempt.output["columns"]]
+    assert names == ["id", "n", "score"], "the task does not know the new column"
+    sinks.publish(attempt, [{"id": "new", "n": 2, "score": 0.5}])
+    # A producer that has not declared the column yet goes on.
+    sinks.publish(second.attempt("three", 2), [{"id": "other", "n": 3}])
+    sinks.drain()
+    with psycopg.connect(sinks.data_dsn) as conn:
+        table = hot_table(UUID(before["dataset_uuid"]), UUID(before["dataset_version"]))
+        rows = conn.execute(f'SELECT id, n, score FROM "{table}" ORDER BY n').fetchall()
+    assert rows == [("old", 1, None), ("new", 2, 0.5), ("other", 3, None)]
+
+    # The other producer must declare it with its next deploy, and a rollback keeps the rows.
+    refused = second.post("three", column="2")
+    assert refused.status_code in (409, 422)
+    assert "score" in refused.text
+    assert (
+        second.deploy("three", schema=WIDER)["three"]["dataset_version"]
+        == before["dataset_version"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"schema": SCHEMA.replace("long", "double")}, "'n' changes its type from long to double"),
+        ({"schema": "[{name: id, type: string, nullable: false}]"}, "'n' is removed"),
+        ({"schema": SCHEMA.replace("long}", "long, nullable: false}")}, "'n' becomes not nullable"),
+        (
+            {"schema": WIDER.replace("double}", "double, nullable: false}")},
+            "'score' is new and not nullable, but existing rows have no value",
+        ),
+        ({"key": "n", "schema": SCHEMA}, "the unique_key changes from [id] to [n]"),
+    ],
+    ids=["type", "removed", "not null", "new not null", "key"],
+)
+def test_any_other_change_of_a_dataset_with_rows_is_refused_with_the_reason(
+    sinks: SinkSetup, published: str, change: dict[str, str], problem: str
+) -> None:
+    producer = sinks.producer(published)
+    before = producer.deploy("one")["one"]
+    sinks.publish(producer.attempt("one"), [{"id": "old", "n": 1}])
+    sinks.drain()
+    for path in ("/v1/plans", "/v1/dags"):
+        refused = sinks.bench.user.post(path, json={"text": producer.text("one", **change)})
+        assert refused.status_code == 422, refused.text
+        [error] = refused.json()["errors"]
+        assert error["message"] == (
+            f"{problem}, but {published!r} has rows; only nullable columns can be added. Undo this, or "
+            "publish under another name"
+        )
+        assert error["line"]
+    assert sinks.values(before) == [("old", 1)]
 
 
 def test_a_job_that_would_consume_its_own_output_is_refused(

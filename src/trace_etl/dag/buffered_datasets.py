@@ -21,9 +21,15 @@ class BufferedDataset:
     name: str
     columns: tuple[Column, ...]
     unique_key: tuple[str, ...]
+    kept_generation: str | None = None
+    """The generation of an earlier declaration, to which this one only adds nullable columns."""
 
     @property
     def generation(self) -> str:
+        return self.kept_generation or self.declared_generation
+
+    @property
+    def declared_generation(self) -> str:
         columns = sorted((column.shape for column in self.columns), key=lambda c: c["name"])
         return digest([columns, sorted(self.unique_key)])
 
@@ -77,7 +83,9 @@ def find_buffered_outputs(dag: Dag) -> dict[tuple[str, str], BufferedDataset]:
     """Return the buffered datasets that a DAG publishes, by job and output."""
     keys = {job.name: job.unique_key for job in dag.jobs}
     return {
-        (entry.job, entry.output): BufferedDataset(entry.name, entry.columns or (), keys[entry.job])
+        (entry.job, entry.output): BufferedDataset(
+            entry.name, entry.columns or (), keys[entry.job], entry.generation
+        )
         for entry in dag.publish
         if entry.write_mode == "buffered" and entry.job in keys
     }
@@ -97,6 +105,13 @@ def find_producer_conflicts(
                 f"schema.{name}",
                 f"{_describe_column(here)} here, {_describe_column(there)} there",
             )
+
+
+def is_addition(dataset: BufferedDataset, other: BufferedDataset, field: str) -> bool:
+    """Return whether a difference is a nullable column that only the first declaration has."""
+    name = field.removeprefix("schema.")
+    here, there = _columns_by_name(dataset).get(name), _columns_by_name(other).get(name)
+    return field != name and there is None and here is not None and here.nullable
 
 
 def find_conflicting_publications(dag: Dag) -> Iterator[tuple[int, str]]:

@@ -145,6 +145,8 @@ class Publication:
     """The roles that may query it. None: every role."""
     hot: tuple[str, str] | None = None
     """The job and output whose table holds the newest rows."""
+    generation: str | None = None
+    """The generation that a buffered dataset keeps. None: that of the declared columns."""
 
 
 @dataclass(frozen=True)

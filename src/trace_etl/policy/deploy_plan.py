@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from trace_etl.model.dag import Dag, Job
+from trace_etl.policy.buffer_columns import AddedColumn
 from trace_etl.policy.generations import (
     GENERATION_FIELDS,
     generation_hashes,
@@ -99,6 +100,7 @@ class DeployPlan:
 
     jobs: list[PlannedJob]
     names: list[PlannedName]
+    added_columns: list[AddedColumn] = field(default_factory=list[AddedColumn])
 
     @property
     def builds(self) -> bool:
@@ -134,7 +136,9 @@ class DeployPlan:
 
     @property
     def is_empty(self) -> bool:
-        return not self.names and all(job.action == "keep" for job in self.jobs)
+        return not (self.names or self.added_columns) and all(
+            job.action == "keep" for job in self.jobs
+        )
 
 
 def plan_deploy(

@@ -55,9 +55,18 @@ class NameChangeItem(Reply):
     data under this name."""
 
 
+class AddedColumnItem(Reply):
+    """A nullable column that is added to a buffered dataset. Existing rows have null in it."""
+
+    dataset: str
+    column: str
+    type: str
+
+
 class DagPlan(Reply):
     jobs: list[JobPlanItem]
     names: list[NameChangeItem]
+    added_columns: list[AddedColumnItem] = []
     builds: bool
     """Whether new generations are built first and become current later."""
     partitions: int

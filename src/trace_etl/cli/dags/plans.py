@@ -31,6 +31,10 @@ def print_plan(plan: Json) -> None:
         typer.echo(
             f"  = {', '.join(unchanged)}: {'keep' if len(unchanged) > 1 else 'keeps'} running"
         )
+    for added in plan.get("added_columns", ()):
+        typer.echo(
+            f"  + {added['dataset']}: new column {added['column']} ({added['type']}), null in existing rows"
+        )
     for name in plan["names"]:
         typer.echo(f"  {_format_name(name)}")
         if name["readers"]:

@@ -8,6 +8,7 @@ from psycopg.types.json import Jsonb
 
 from trace_etl.dag.buffered_datasets import BufferedDataset, find_buffered_outputs
 from trace_etl.model.dag import Dag
+from trace_etl.state.catalog import buffer_columns
 from trace_etl.state.db.pool import Conn
 
 OutputName = tuple[str, str]
@@ -95,6 +96,7 @@ async def insert_generations(
         "hashes": [row["generation_hash"] for row in rows],
     }
     await conn.execute(_INSERT_GENERATIONS, values)
+    await buffer_columns.add_columns(conn, rows)
     return {
         row[0]: row[1] for row in await (await conn.execute(_FIND_GENERATIONS, values)).fetchall()
     }

@@ -9,6 +9,7 @@ from psycopg.types.json import Jsonb
 from trace_etl.dag.buffered_datasets import (
     find_producer_conflicts,
     find_role_conflicts,
+    is_addition,
     make_buffered_dataset,
 )
 from trace_etl.model.errors import NameTaken
@@ -76,8 +77,13 @@ def _require_agreement(shared: dict[str, dict[str, Any]], producers: list[tuple[
     for name, producer, columns, unique_key, read_roles in producers:
         entry = shared[name]
         declared = make_buffered_dataset(name, entry["columns"], entry.get("unique_key", []))
+        other = make_buffered_dataset(name, columns, unique_key)
         conflicts = [
-            *find_producer_conflicts(declared, make_buffered_dataset(name, columns, unique_key)),
+            *(
+                (field, how)
+                for field, how in find_producer_conflicts(declared, other)
+                if not is_addition(declared, other, field)
+            ),
             *find_role_conflicts(entry.get("read_roles"), read_roles),
         ]
         for field, how in conflicts:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from trace_etl.dag.buffered_datasets import find_buffered_outputs
 from trace_etl.model.dag import Dag, Job
 from trace_etl.policy.generations import definition_hash, job_definition
 from trace_etl.state.catalog.generations import OutputName
@@ -40,7 +41,10 @@ async def insert_revisions(
     """Insert the missing revisions. Returns all of them by job name, and the names of new ones."""
     # The generation is part of the identity: if only the upstream of a job changed, the job still
     # writes another dataset version.
-    hashes = {job.name: f"{definition_hash(job)}:{generations[job.name]}" for job in dag.jobs}
+    hashes = {
+        job.name: f"{definition_hash(job)}:{generations[job.name]}{_identify_columns(dag, job)}"
+        for job in dag.jobs
+    }
     rows = [
         {
             **_revision_columns(job),
@@ -55,6 +59,16 @@ async def insert_revisions(
     keys = {"job_ids": list(names), "hashes": [hashes[name] for name in names.values()]}
     existing = await (await conn.execute(_FIND_REVISIONS, keys)).fetchall()
     return {names[row[0]]: row[1] for row in existing}, {names[row[0]] for row in added}
+
+
+def _identify_columns(dag: Dag, job: Job) -> str:
+    """Return what identifies the columns that were added to the buffered outputs of a job."""
+    added = [
+        f":{dataset.declared_generation}"
+        for (name, _), dataset in sorted(find_buffered_outputs(dag).items())
+        if name == job.name and dataset.generation != dataset.declared_generation
+    ]
+    return "".join(added)
 
 
 def _revision_columns(job: Job) -> dict[str, Any]:

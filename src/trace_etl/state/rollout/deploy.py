@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +12,7 @@ from trace_etl.model.dag import Dag
 from trace_etl.model.errors import DeployConflict, Fault, Invalid, NameInUse
 from trace_etl.policy.deploy_plan import DeployPlan, describe_readers, plan_deploy
 from trace_etl.policy.ranges import split_range
-from trace_etl.state.catalog import bundles, definitions, generations, names
+from trace_etl.state.catalog import buffer_columns, bundles, definitions, generations, names
 from trace_etl.state.catalog.definitions import WrittenDefinition
 from trace_etl.state.catalog.generations import OutputName
 from trace_etl.state.db.pool import Conn
@@ -62,12 +62,16 @@ async def plan_text(conn: Conn, org_id: UUID, dag: Dag, text: str) -> VersionedP
         for entry in dag.publish
     ]
     await names.require_available(conn, org_id, deployed.dag_id, entries)
+    dag, added = await buffer_columns.keep_generations(conn, org_id, dag, text, is_deploy=False)
     row = await (await conn.execute(_TEXT, {"dag_version": deployed.dag_version})).fetchone()
     is_deployed = row is not None and row[0] == text
     return VersionedPlan(
         deployed.dag_version,
         is_deployed,
-        plan_deploy(deployed.jobs, deployed.published, dag, deployed.readers),
+        replace(
+            plan_deploy(deployed.jobs, deployed.published, dag, deployed.readers),
+            added_columns=added,
+        ),
     )
 
 
@@ -107,7 +111,10 @@ async def deploy(
         conn, _UPSERT_VERSION, {"dag_id": dag_id, "sha": sha, "text": text}
     )
     deployed = await deployed_state.get_deployed_dag(conn, org_id, dag)
-    planned = plan_deploy(deployed.jobs, deployed.published, dag, deployed.readers)
+    dag, added = await buffer_columns.keep_generations(conn, org_id, dag, text, is_deploy=True)
+    planned = replace(
+        plan_deploy(deployed.jobs, deployed.published, dag, deployed.readers), added_columns=added
+    )
     if deployed.dag_version == version:
         return Deployment(dag_id, version, False, planned, [])
     if deployed.dag_version != base:

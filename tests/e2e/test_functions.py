@@ -1,6 +1,8 @@
 """User-defined functions on the whole stack: push, deploy, run in a sandbox, publish rows."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -25,6 +27,8 @@ def test_a_function_reads_its_input_and_publishes_rows(stack: Stack, tmp_path: P
     text = (EXAMPLE / "dag.yaml").read_text()
     dag = tmp_path / "functions.yaml"
     named = "{dataset: functions_input_receivers}}"
+    chatty = push_chatty(stack, tmp_path / "chatty")
+    text = text.replace(pushed["sha256"], chatty["sha256"])
     text = text.replace("{dataset: receivers}}", f"{named[:-1]}, name: receivers}}")
     dag.write_text(text.replace("runtime: ecs_udf_python", "runtime: small_functions"))
     deployed = stack.json("deploy", str(dag))
@@ -40,11 +44,30 @@ def test_a_function_reads_its_input_and_publishes_rows(stack: Stack, tmp_path: P
         return len([t for t in tasks if t["status"] == "Completed"]) == 8
 
     eventually(ended, "the function ran for every partition")
+    task = stack.tasks("functions")[0]["task_id"]
+    printed = stack.trace("logs", task, "--follow").stdout
+    assert printed == "token: *** in 8 letters\nno \ufffd[31mcolour\n"
+    [answer] = [json.loads(stack.trace("logs", task, "--json").stdout)]
+    assert "".join(part["text"] for part in answer["parts"]).startswith("token: ***")
     with connect(stack.home) as client:
         busy = "SELECT count(*) FROM functions_input_receivers WHERE transfers >= 5"
         [[expected]] = client.query(busy)["rows"]
         assert expected > 0
         eventually(lambda: count_alerts(client) == [expected, 5], "the sink wrote all rows")
+
+
+def push_chatty(stack: Stack, directory: Path) -> dict[str, Any]:
+    """Push the example with lines that print its token and control the terminal."""
+    directory.mkdir()
+    code = (EXAMPLE / "busy_receivers" / "rule.py").read_text()
+    token = 'os.environ["TRACE_TASK_CAPABILITY_TOKEN"]'
+    lines = [
+        "import os",
+        f'print("token:", {token}, "in 8 letters")',
+        'print("no \\x1b[31mcolour")',
+    ]
+    (directory / "rule.py").write_text(code + "\n" + "\n".join(lines) + "\n")
+    return stack.json("udf", "push", str(directory), "--name", "busy_receivers")
 
 
 def count_alerts(client: StackClient) -> list[int]:

@@ -21,7 +21,7 @@ from trace_etl.cli.data import (
 )
 from trace_etl.cli.output import print_json_error
 from trace_etl.cli.stack import backups, demo, devchain, doctor, lifecycle, prepare
-from trace_etl.cli.tasks import backfills, notifications, outbox, retries, tasks, watch
+from trace_etl.cli.tasks import backfills, logs, notifications, outbox, retries, tasks, watch
 
 app = typer.Typer(
     name="trace",
@@ -70,6 +70,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Tasks": (
         tasks.tasks,
         tasks.task,
+        logs.logs,
         tasks.cancel,
         retries.retry,
         backfills.backfill,

@@ -141,6 +141,11 @@ class DispatcherClient(DispatcherConnection):
         reply = self._retry(lambda: self._post("/v1/task/buffer-publish", text, headers), stop)
         return bodies.BufferPublishAccepted.model_validate_json(reply)
 
+    def log(self, body: bodies.LogOutput, token: str, timeout: float) -> None:
+        """Send a part of the output. Does not retry. Raises Unreachable, Refused."""
+        headers = {"X-Trace-Task-Capability": token}
+        self._post("/v1/task/logs", body.model_dump_json(), headers, timeout)
+
     def pause_after(self, failures: int) -> float:
         """Return the seconds to wait before the next try."""
         return self._backoff.seconds(failures)

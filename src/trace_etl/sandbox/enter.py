@@ -8,11 +8,13 @@ starts bubblewrap. Standard library only. Argument: the settings as JSON.
 import ctypes
 import json
 import os
+import signal
 import sys
 
 _NEW_MOUNTS = 0x00020000
 _PRIVATE_AND_ALL = 1 << 18 | 1 << 14
 _BIND = 4096
+_SET_PARENT_DEATH_SIGNAL = 1
 _NO_SUID_NO_DEVICES = 2 | 4
 
 
@@ -39,8 +41,17 @@ def main(arguments: list[str]) -> None:
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     os.chdir("/")
+    _end_with_parent(settings["parent"])
     command = settings["command"]
     os.execve(command[0], command, settings["environment"])  # noqa: S606
+
+
+def _end_with_parent(parent: int) -> None:
+    """End when the parent ends. bwrap does this too late for a parent that ends before it runs."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL) != 0:
+        raise _last_error("prctl")
+    if os.getppid() != parent:
+        raise SystemExit("the parent has ended")
 
 
 def _show(descriptor: int, target: str) -> None:

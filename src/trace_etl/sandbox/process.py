@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
@@ -67,8 +67,14 @@ _ALL_LAYERS = Layers()
 class SandboxedProcess:
     """A running program. It ends with its limits, with `kill`, or with this process."""
 
-    def __init__(self, program: Program, layers: Layers = _ALL_LAYERS) -> None:
-        """Start the program. Raises SandboxUnavailable and OSError."""
+    def __init__(
+        self,
+        program: Program,
+        layers: Layers = _ALL_LAYERS,
+        on_output: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """Start the program. `on_output` gets its output at once. Raises SandboxUnavailable, OSError."""
+        self._on_output = on_output
         self._limits, self._layers = program.limits, layers
         self._output, self._dropped = bytearray(), 0
         self._reason: EndReason = "exited"
@@ -140,6 +146,7 @@ class SandboxedProcess:
         descriptors, command = self._make_command(bwrap, shown, view, program, temporary)
         settings = {
             "uid": uid,
+            "parent": os.getpid(),
             "view": _VIEW,
             "join": self._cgroup.members if self._cgroup else [],
             "sources": sources,
@@ -219,6 +226,8 @@ class SandboxedProcess:
             while part := os.read(stream.fileno(), _READ_BYTES):
                 room = self._limits.output_bytes - len(self._output)
                 self._output += part[:room]
+                if self._on_output and part[:room]:
+                    self._on_output(part[:room])
                 self._dropped += max(0, len(part) - room)
 
     def _watch(self) -> None:
@@ -248,8 +257,21 @@ class SandboxedProcess:
     def _end(self, reason: EndReason) -> None:
         if self._process.poll() is None:
             self._reason = reason
-            # The kernel ends everything in its process namespace with it.
-            self._process.kill()
+            _kill_tree(self._process.pid)
+
+
+def _kill_tree(pid: int) -> None:
+    """End bwrap and the first process of its namespace, with which the kernel ends all others.
+
+    That process ends with bwrap only after it has asked for this, shortly after its start. So bwrap
+    is stopped first, and can start nothing more while its children are found.
+    """
+    with suppress(psutil.NoSuchProcess):
+        bwrap = psutil.Process(pid)
+        bwrap.suspend()
+        for process in (*bwrap.children(recursive=True), bwrap):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def _used_memory(process: psutil.Process) -> int:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ from trace_etl.sandbox.process import Ended, Program, SandboxedProcess
 class RemoteProcess:
     """A program that the spawner runs. The same interface as SandboxedProcess."""
 
-    def __init__(self, spawner: "Spawner", number: int) -> None:
-        self._spawner, self._number = spawner, number
+    def __init__(self, spawner: "Spawner", number: int, on_output: Callable[[bytes], None]) -> None:
+        self._spawner, self._number, self.on_output = spawner, number, on_output
         self._answered = threading.Event()
         self._answer: Mapping[str, Any] = {}
 
@@ -78,12 +78,12 @@ class Spawner:
         self._count = 0
         threading.Thread(target=self._read_answers, name="spawner", daemon=True).start()
 
-    def start(self, program: Program) -> RemoteProcess:
-        """Start a program in a sandbox."""
+    def start(self, program: Program, on_output: Callable[[bytes], None]) -> RemoteProcess:
+        """Start a program in a sandbox. `on_output` gets its output at once."""
         with self._lock:
             self._count += 1
             number = self._count
-            process = self._running[number] = RemoteProcess(self, number)
+            process = self._running[number] = RemoteProcess(self, number, on_output)
         files = [(str(entry.source), entry.target) for entry in program.files]
         fields = {**asdict(program), "files": files}
         self.send({"start": number, "program": fields})
@@ -103,8 +103,13 @@ class Spawner:
             for line in answers:
                 answer = json.loads(line)
                 with self._lock:
-                    process = self._running.pop(answer["number"])
-                process.receive(answer)
+                    process = self._running[answer["number"]]
+                    if "part" not in answer:
+                        del self._running[answer["number"]]
+                if "part" in answer:
+                    process.on_output(base64.b64decode(answer["part"]))
+                else:
+                    process.receive(answer)
         with self._lock:
             left, self._running = self._running, {}
         for process in left.values():
@@ -134,10 +139,13 @@ class SpawnerServer:
             self._kill(number)
 
     def _run(self, number: int, fields: dict[str, Any]) -> None:
+        def send(part: bytes) -> None:
+            self._answer(number, part=base64.b64encode(part).decode())
+
         try:
             program = self._parse(fields)
             with self._lock:
-                process = self._running[number] = SandboxedProcess(program)
+                process = self._running[number] = SandboxedProcess(program, on_output=send)
                 if number in self._killed:
                     process.kill()
             ended = process.wait()

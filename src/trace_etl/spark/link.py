@@ -30,6 +30,15 @@ class PublishBatch(Protocol):
     ) -> None: ...
 
 
+def ignore_output(content: bytes) -> None:
+    """Drop output: the default of `log`."""
+
+
+def keep_text(text: str) -> str:
+    """Return the text: the default of `mask`."""
+    return text
+
+
 def never_paused() -> bool:
     """Return False: the default of `is_paused`."""
     return False
@@ -46,3 +55,7 @@ class DispatcherLink:
     """Returns the current capability token; heartbeats replace it."""
     is_paused: Callable[[], bool] = never_paused
     """Whether the job is paused. A long-running operator sends no events during a pause."""
+    log: Callable[[bytes], None] = ignore_output
+    """Keeps output of the attempt for people."""
+    mask: Callable[[str], str] = keep_text
+    """Removes tokens and secrets from a text."""

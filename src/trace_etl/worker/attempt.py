@@ -2,6 +2,7 @@
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -16,10 +17,12 @@ from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreacha
 from trace_etl.model.errors import TraceError
 from trace_etl.spark.errors import CheckFailed
 from trace_etl.spark.link import DispatcherLink
+from trace_etl.worker.attempt_log import AttemptLog
 
 _log = structlog.stdlib.get_logger()
 _MAX_MESSAGE = 8000
 _CHECK_STOP_SECONDS = 0.5
+_LOG_SECONDS = 5.0
 Interruption = Literal["lost", "canceled", "timeout", "stopped"]
 
 
@@ -58,6 +61,9 @@ class Attempt:
 
     def __post_init__(self) -> None:
         self._token = self.claimed.capability_token
+        self._log = AttemptLog(self._send_output)
+        self._log.hide(self._token)
+        self._log.hide(str(self.claimed.lease_token))
         self._fence = lifecycle.Fenced(
             task_id=self.claimed.task.task_id,
             attempt=self.claimed.attempt,
@@ -81,6 +87,7 @@ class Attempt:
         body = self._run_operator()
         self._ended.set()
         heartbeat.join()
+        self._log.flush(is_end=True)
         # Report a finished result even without the lease: it counts until the next attempt starts.
         if self._interruption == "lost" and body.status != "Completed":
             log.warning("attempt_abandoned")
@@ -99,6 +106,8 @@ class Attempt:
                 self._publish,
                 token=lambda: self._token,
                 is_paused=lambda: self._is_paused,
+                log=self._log.write,
+                mask=self._log.mask,
             )
             result = self.runner.run(self.claimed.task, link)
         except Exception as error:  # an operator may raise anything: every failure is reported
@@ -153,6 +162,8 @@ class Attempt:
         if isinstance(error, Refused):
             is_retryable = error.refusal == "dispatcher_failed"
             return self._make_failed(error.refusal, error.detail, retryable=is_retryable)
+        if isinstance(error, TraceError):
+            self._log.write(f"{error.code}: {error.detail}\n".encode())
         if isinstance(error, CheckFailed):
             return self._make_failed(
                 error.code, error.detail, retryable=error.retryable, checks=error.results
@@ -166,6 +177,7 @@ class Attempt:
                 unreachable=error.unreachable,
             )
         _log.exception("operator_failed", task_id=str(self._fence.task_id))
+        self._log.write("".join(traceback.format_exception(error)).encode())
         detail = f"{type(error).__name__}: {error}"
         return self._make_failed("operator_failed", detail, retryable=True)
 
@@ -179,7 +191,7 @@ class Attempt:
         unreachable: bool = False,
         checks: Sequence[CheckResult] = (),
     ) -> lifecycle.Complete:
-        text = message.replace("\x00", "")[:_MAX_MESSAGE]
+        text = self._log.mask(message).replace("\x00", "")[:_MAX_MESSAGE]
         optional: dict[str, object] = {"premature": True} if premature else {}
         optional |= {"unreachable": True} if unreachable else {}
         optional |= {"checks": list(checks)} if checks else {}
@@ -233,6 +245,7 @@ class Attempt:
             until = min(deadline, next_heartbeat, now + _CHECK_STOP_SECONDS)
             if self._ended.wait(max(0.0, until - now)):
                 return
+            self._log.flush()
             if self.stopping.is_set():
                 self._interrupt("stopped")
             elif time.monotonic() >= deadline:
@@ -257,10 +270,24 @@ class Attempt:
             return interval
         self._failed_heartbeats = 0
         self._token = reply.capability_token or self._token
+        self._log.hide(self._token)
         self._is_paused = reply.hold
         if reply.cancel_requested:
             self._interrupt("canceled")
         return interval
+
+    def _send_output(self, position: int, text: str) -> bool:
+        """Send a part of the output. False: the Dispatcher does not answer, so it is sent later."""
+        body = lifecycle.LogOutput(**self._fence.model_dump(), position=position, text=text)
+        timeout = min(_LOG_SECONDS, max(1.0, self.claimed.task.heartbeat_seconds))
+        try:
+            self.client.log(body, self._token, timeout)
+        except Unreachable as error:
+            _log.warning("output_not_sent", task_id=str(self._fence.task_id), error=str(error))
+            return False
+        except Refused as refusal:
+            _log.warning("output_refused", task_id=str(self._fence.task_id), code=refusal.refusal)
+        return True
 
     def _interrupt(self, interruption: Interruption) -> None:
         self._interruption = interruption

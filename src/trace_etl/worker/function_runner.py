@@ -31,7 +31,6 @@ _log = structlog.stdlib.get_logger()
 _BOOTSTRAP = "bootstrap"
 """A bundle with a program of this name is native: the program runs instead of a Python handler."""
 _SHOWN_OUTPUT = 4000
-_MASK = "***"
 
 
 class RunningProgram(Protocol):
@@ -66,8 +65,8 @@ class FunctionRunner:
     upstream: PlatformClients
     directory: Path
     runtimes: Mapping[str, Runtime]
-    start: Callable[[Program], RunningProgram]
-    """Starts a program in a sandbox."""
+    start: Callable[[Program, Callable[[bytes], None]], RunningProgram]
+    """Starts a program in a sandbox, and passes its output on."""
     _running: dict[UUID, RunningProgram] = field(default_factory=dict[UUID, RunningProgram])
     _canceled: set[UUID] = field(default_factory=set[UUID])
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -82,10 +81,10 @@ class FunctionRunner:
             sockets = _make_run_directory(task, place / "run")
             broker = Broker(sockets / "broker.sock", self.upstream, identity)
             try:
-                ended = self._run_sandbox(task, task.udf, place, link.token())
+                ended = self._run_sandbox(task, task.udf, place, link)
             finally:
                 broker.close()
-            self._check(task, ended, identity)
+            self._check(task, ended, link)
             return _make_result(task, broker.published)
 
     def cancel(self, task_id: UUID) -> None:
@@ -147,12 +146,13 @@ class FunctionRunner:
             raise BundleRefused(f"bundle {function.bundle} {error}") from error
 
     def _run_sandbox(
-        self, task: TaskPayload, function: TaskFunction, place: Path, token: str
+        self, task: TaskPayload, function: TaskFunction, place: Path, link: DispatcherLink
     ) -> Ended:
+        assert link.token
         program = Program(
             command=_make_command(function, place / "bundle"),
             environment={
-                "TRACE_TASK_CAPABILITY_TOKEN": token,
+                "TRACE_TASK_CAPABILITY_TOKEN": link.token(),
                 "TRACE_SOCKET": f"{SOCKETS}/broker.sock",
                 "TRACE_EVENT_FILE": f"{SOCKETS}/event.json",
             },
@@ -165,17 +165,15 @@ class FunctionRunner:
         with self._lock:
             if task.task_id in self._canceled:
                 raise FunctionFailed("canceled before it started")
-            process = self._running[task.task_id] = self.start(program)
+            process = self._running[task.task_id] = self.start(program, link.log)
         return process.wait()
 
-    def _check(self, task: TaskPayload, ended: Ended, identity: AttemptIdentity) -> None:
+    def _check(self, task: TaskPayload, ended: Ended, link: DispatcherLink) -> None:
         """Raise the error of a function that did not succeed."""
-        output = ended.output.decode("utf-8", "replace")
-        for secret in (identity.token(), str(identity.lease_token)):
-            output = output.replace(secret, _MASK)
+        output = link.mask(ended.output.decode("utf-8", "replace"))
         _log.info(
             "function_ended",
-            task_id=str(identity.task_id),
+            task_id=str(task.task_id),
             reason=ended.reason,
             exit_code=ended.exit_code,
             output=output[-_SHOWN_OUTPUT:],

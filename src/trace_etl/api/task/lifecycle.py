@@ -254,6 +254,18 @@ class CompletedMany(Reply):
     results: list[CompleteAccepted | CompleteRefused]
 
 
+class LogOutput(Fenced):
+    """Extension: a part of the output of an attempt, for people. A repeated part changes nothing."""
+
+    position: Annotated[int, Field(ge=0, le=2**31 - 1)]
+    """The number of bytes before the part."""
+    text: Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
+
+
+class LogAccepted(Reply):
+    status: Literal["Accepted"] = "Accepted"
+
+
 class BufferPublish(Fenced):
     """A batch for a buffered dataset, named by `dataset_uuid` or by its published name (`dedupe_scope`)."""
 

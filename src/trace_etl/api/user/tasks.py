@@ -65,6 +65,28 @@ class TaskDetail(TaskItem):
     attempts: list[AttemptItem]
 
 
+class LogPart(Reply):
+    """A part of the output of an attempt."""
+
+    position: int
+    """The number of bytes before the part."""
+    text: str
+    logged_at: datetime
+
+
+class LogReply(Reply):
+    """Output of an attempt, from a position on."""
+
+    task_id: UUID
+    attempt: int
+    last_attempt: int
+    status: Status
+    """The state of the task."""
+    parts: list[LogPart]
+    next_start: int
+    """Pass it as `start` to read on."""
+
+
 class CancelReply(Reply):
     task_id: UUID
     status: Status

@@ -1,4 +1,4 @@
-"""Batches of buffered datasets: tasks publish them, the sink writes and confirms them."""
+"""What running attempts send beside their result: batches of buffered datasets, and output."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -17,6 +17,7 @@ from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Fault, Forbidden, Invalid, NotBuffered
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.partitions import buffers
+from trace_etl.state.tasks import attempt_logs
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,14 @@ class Buffers:
             return (await output_authorization.resolve_names(conn, caller.org_id, names))[
                 body.dedupe_scope
             ]
+
+    async def keep_log(self, body: bodies.LogOutput, caller: Capability) -> bodies.LogAccepted:
+        """Keep a part of the output of an attempt."""
+        caller.require(body.fence())
+        async with transaction(self.pool) as conn:
+            if not await attempt_logs.append(conn, body.fence(), body.position, body.text):
+                raise await explain_refusal(conn, body.fence())
+        return bodies.LogAccepted()
 
     async def fetch(self, body: BufferFetch) -> BufferBatches:
         """Return batches and the columns their rows must have. Unknown batches are left out."""

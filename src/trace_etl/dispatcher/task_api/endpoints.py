@@ -168,6 +168,13 @@ ENDPOINTS = (
         alias="/internal/events",
     ),
     _for_task(
+        "logs",
+        "/v1/task/logs",
+        "Extension: keep a part of the output of a running attempt.",
+        bodies.LogAccepted,
+        bodies.LogOutput,
+    ),
+    _for_task(
         "buffer_publish",
         "/v1/task/buffer-publish",
         "Publish a batch to a buffered dataset.",

@@ -102,6 +102,7 @@ class InternalApi:
             "complete": self._complete,
             "complete_many": self._complete_many,
             "events": self._events,
+            "logs": self._logs,
             "buffer_publish": self._buffer_publish,
             "credentials": self._credentials,
             "buffer_fetch": self._buffer_fetch,
@@ -166,6 +167,10 @@ class InternalApi:
     async def _events(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         caller = self._tokens.verify(_capability_token(headers))
         return _json(await self._lifecycle.events(_parse(events.Events, body), caller))
+
+    async def _logs(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
+        caller = self._tokens.verify(_capability_token(headers))
+        return _json(await self._buffers.keep_log(_parse(bodies.LogOutput, body), caller))
 
     async def _buffer_publish(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         caller = self._tokens.verify(_capability_token(headers))

@@ -7,7 +7,7 @@ from typing import Annotated
 from uuid import UUID
 
 import structlog
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Query
 
 from trace_etl.api.body import Name
 from trace_etl.api.user.retries import (
@@ -18,7 +18,7 @@ from trace_etl.api.user.retries import (
     RetryRequest,
     SkippedTask,
 )
-from trace_etl.api.user.tasks import CancelReply, TaskDetail, TaskList, TaskSummary
+from trace_etl.api.user.tasks import CancelReply, LogReply, TaskDetail, TaskList, TaskSummary
 from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.model.errors import Conflict
@@ -28,11 +28,12 @@ from trace_etl.state.db.pool import Conn, transaction
 from trace_etl.state.db.snapshots import snapshot
 from trace_etl.state.flow import loads
 from trace_etl.state.routing import outbox
-from trace_etl.state.tasks import retries, task_counts, task_queries
+from trace_etl.state.tasks import attempt_logs, retries, task_counts, task_queries
 from trace_etl.state.tasks.task_queries import TaskFilter, TaskWithFacts
 
 router = APIRouter(prefix="/v1", tags=["tasks"])
 _log = structlog.stdlib.get_logger()
+_LOG_PARTS = 32  # in one answer
 _TASK_FACTS = {field.name for field in fields(TaskFacts)} - {"runtime_has_workers"}
 
 
@@ -63,6 +64,30 @@ async def get_task(task_id: UUID, user: CallerDep, ctx: ContextDep) -> TaskDetai
         attempts = await task_queries.list_attempts(conn, task_id)
     (task,) = await _explain(ctx, [stored])
     return TaskDetail(**dict(task), attempts=attempts)
+
+
+@router.get("/tasks/{task_id}/logs")
+async def read_logs(
+    task_id: UUID,
+    user: CallerDep,
+    ctx: ContextDep,
+    attempt: Annotated[int | None, Query(ge=1, description="Default: the last one.")] = None,
+    start: Annotated[int, Query(ge=0, le=2**31 - 1, description="Position to read from.")] = 0,
+) -> LogReply:
+    """Read the output of an attempt: of its function, and the error of its operator."""
+    async with ctx.pool.connection() as conn:
+        task = await task_queries.get_task(conn, user.org_id, task_id)
+        chosen = attempt or task.attempt
+        parts = await attempt_logs.list_parts(conn, task_id, chosen, start=start, limit=_LOG_PARTS)
+    end = parts[-1].position + len(parts[-1].text.encode()) if parts else start
+    return LogReply(
+        task_id=task_id,
+        attempt=chosen,
+        last_attempt=task.attempt,
+        status=task.status,
+        parts=parts,
+        next_start=end,
+    )
 
 
 @router.post("/tasks/{task_id}/cancel")

@@ -1,0 +1,70 @@
+"""`trace logs`."""
+
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from trace_etl.cli.client import Answer, StackClient, quote_segment, session
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from trace_etl.cli.output import print_json
+from trace_etl.cli.tasks.tasks import TaskArgument
+
+_POLL_SECONDS = 1.0
+
+
+def logs(
+    task_id: TaskArgument,
+    attempt: Annotated[
+        int | None, typer.Option(help="Number of the attempt. Default: the last one.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more until the task ends.")
+    ] = False,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the output of a task.
+
+    This is what its function printed, and the error of its operator. Secrets are masked, and at most
+    1 MiB is kept per attempt.
+    """
+    with session(home) as client:
+        for answer in _read(client, task_id, attempt, follow):
+            if as_json:
+                print_json(answer)
+            else:
+                _print_parts(answer)
+
+
+def _read(client: StackClient, task_id: str, attempt: int | None, follow: bool) -> Iterator[Answer]:
+    """Yield answers with new output. Following goes on to the next attempt, unless one is named."""
+    path, start, current = f"/v1/tasks/{quote_segment(task_id)}/logs", 0, attempt
+    while True:
+        answer = client.get(path, attempt=current, start=start)
+        if answer["parts"]:
+            yield answer
+            current, start = answer["attempt"], answer["next_start"]
+            continue
+        if attempt is None and answer["last_attempt"] > answer["attempt"]:
+            current, start = answer["attempt"] + 1, 0
+            continue
+        is_over = answer["status"] not in ("Queued", "Running") or (
+            attempt is not None and answer["last_attempt"] > attempt
+        )
+        if is_over or not follow:
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _print_parts(answer: Answer) -> None:
+    if answer["parts"][0]["position"] == 0 and answer["last_attempt"] > 1:
+        typer.echo(f"--- attempt {answer['attempt']}", err=True)
+    for part in answer["parts"]:
+        typer.echo(_show_controls(part["text"]), nl=False)
+
+
+def _show_controls(text: str) -> str:
+    """Replace control characters: output of untrusted code must not control the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)

@@ -1,0 +1,75 @@
+"""The output of an attempt: bounded, without secrets, sent to the Dispatcher in parts."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+MAX_BYTES = 1024 * 1024
+_PART_BYTES = 32 * 1024
+_MASK = "***"
+_MIN_LINE = 8
+
+
+@dataclass
+class AttemptLog:
+    """Collects output and sends it in parts. Safe to use from several threads."""
+
+    send: Callable[[int, str], bool]
+    """Sends a part with its position. False: it was not sent, and is sent again later."""
+    _secrets: list[str] = field(default_factory=list[str])
+    _pending: bytearray = field(default_factory=bytearray)
+    _received: int = 0
+    _position: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _sending: threading.Lock = field(default_factory=threading.Lock)
+
+    def hide(self, secret: str) -> None:
+        """Replace a secret in everything that is not sent yet. Its long lines count as well."""
+        lines = [line for line in secret.splitlines() if len(line) >= _MIN_LINE]
+        with self._lock:
+            added = {secret, secret.strip(), *lines} - {""}
+            # The longest first: a secret may contain another one.
+            self._secrets = sorted({*self._secrets, *added}, key=len, reverse=True)
+
+    def mask(self, text: str) -> str:
+        """Return a text without secrets."""
+        for secret in self._secrets:
+            text = text.replace(secret, _MASK)
+        return text
+
+    def write(self, content: bytes) -> None:
+        """Add output. What exceeds the limit is dropped."""
+        with self._lock:
+            room = MAX_BYTES - self._received
+            if len(content) > room >= 0:
+                content = content[:room] + b"\n[more output was dropped]\n"
+                self._received = MAX_BYTES + 1
+            elif room < 0:
+                return
+            else:
+                self._received += len(content)
+            self._pending += content
+
+    def flush(self, *, is_end: bool = False) -> None:
+        """Send what is complete: whole lines, and all of it at the end."""
+        with self._sending:
+            while part := self._take(is_end):
+                text = self.mask(part.decode("utf-8", "replace")).replace("\x00", "\ufffd")
+                if not self.send(self._position, text):
+                    return
+                self._position += len(text.encode())
+                with self._lock:
+                    del self._pending[: len(part)]
+
+    def _take(self, is_end: bool) -> bytes:
+        """Return the next part. It ends with a line, so that no secret is cut into two parts."""
+        with self._lock:
+            content = bytes(self._pending[:_PART_BYTES])
+            end = content.rfind(b"\n") + 1
+            if end == 0 and len(content) == _PART_BYTES:
+                # A long line: keep back what could be the start of a secret.
+                longest = max((len(secret.encode()) for secret in self._secrets), default=0)
+                end = max(1, len(content) - longest)
+            if is_end and len(self._pending) < _PART_BYTES:
+                end = len(content)
+            return content[:end]

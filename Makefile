@@ -42,7 +42,7 @@ test-s3: $(VENV)/.dev $(VENV)/.prepared $(VENV)/ministack/.installed ## Run the 
 	$(BIN)/pytest -n 0 tests/aws $(TESTS)
 
 test-all: packages prepared ## Run all of these tests in one run
-	$(BIN)/pytest -n $(WORKERS) -o 'norecursedirs=.* node_modules' $(TESTS)
+	TRACE_REQUIRE_SANDBOX=1 $(BIN)/pytest -n $(WORKERS) -o 'norecursedirs=.* node_modules' $(TESTS)
 
 packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(VENV)/ministack/.installed $(ANVIL) ## Install the packages of all targets
 

@@ -13,6 +13,7 @@ from support.dispatcher import Live, Secrets, live
 from support.postgres import Templates, copied, postgres_server
 from support.scheduling import GroupScheduling, order_key
 from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.sandbox.doctor import examine_sandbox
 
 # CI runs the same examples every time; `--hypothesis-profile=long` searches for new ones.
 settings.register_profile(
@@ -39,6 +40,18 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Generator[Templates]:
 @pytest.fixture(scope="session")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
     return Secrets.make(tmp_path_factory.mktemp("secrets"))
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> None:
+    """Skip if this machine cannot isolate code, with the reason of `trace doctor`.
+
+    With TRACE_REQUIRE_SANDBOX, as in CI, this is an error.
+    """
+    missing = [f for f in examine_sandbox() if f.is_required and not f.works]
+    if missing:
+        reason = f"{missing[0].layer}: {missing[0].detail}; {missing[0].fix}"
+        (pytest.fail if os.environ.get("TRACE_REQUIRE_SANDBOX") else pytest.skip)(reason)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from support.waiting import eventually
@@ -19,6 +20,7 @@ def test_the_example_names_the_hash_of_its_function() -> None:
     assert job["udf"]["sha256"] == build_bundle(EXAMPLE / "busy_receivers").sha256
 
 
+@pytest.mark.usefixtures("sandbox")
 def test_a_function_reads_its_input_and_publishes_rows(stack: Stack, tmp_path: Path) -> None:
     stack.deploy("functions_input", tmp_path)
     stack.json("trigger", "functions_input", "request", "--range", f"0-{LAST_BLOCK}")

@@ -33,6 +33,7 @@ _LIMITS = Limits(
 )
 _ALL_LAYERS = Layers()
 _IS_ROOT = os.geteuid() == 0
+pytestmark = pytest.mark.usefixtures("sandbox")
 
 
 @pytest.fixture
@@ -260,14 +261,18 @@ def test_the_spawner_shows_only_files_of_its_directory(tmp_path: Path) -> None:
     secret.write_text("password")
     connection, process = launch_spawner(allowed)
     spawner = Spawner(connection)
+    printed: list[bytes] = []
     try:
         for path in (secret, allowed / "link", allowed / ".." / "secret", Path("/etc")):
             with pytest.raises(OSError, match="outside of"):
-                spawner.start(Program(["/x"], files=[Shown(path, "/var/task")])).wait()
+                program = Program(["/x"], files=[Shown(path, "/var/task")])
+                spawner.start(program, printed.append).wait()
         shown = [Shown(allowed / "code.py", "/var/task/code.py")]
         command = [bubblewrap.PYTHON, "-I", "/var/task/code.py"]
-        assert spawner.start(Program(command, files=shown)).wait().output == b"ran\n"
-        sleeper = spawner.start(Program([bubblewrap.PYTHON, "-c", "import signal; signal.pause()"]))
+        ended = spawner.start(Program(command, files=shown), printed.append).wait()
+        assert ended.output == b"".join(printed) == b"ran\n"
+        sleeping = Program([bubblewrap.PYTHON, "-c", "import signal; signal.pause()"])
+        sleeper = spawner.start(sleeping, printed.append)
         sleeper.kill()
         assert sleeper.wait().reason == "killed"
     finally:

@@ -1,5 +1,6 @@
 """Dependencies of the user API's handlers: shared resources and the caller."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Annotated
 from uuid import UUID
@@ -40,6 +41,8 @@ class Context:
     """Whether the loop of the sweeper runs."""
     objects: ObjectStore
     runtimes: Runtimes
+    bundle_checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    """Bundles that are checked at once. Each is held in memory, up to 50 MiB."""
     scrapes: dict[UUID, tuple[float, bytes]] = field(
         default_factory=dict[UUID, tuple[float, bytes]]
     )

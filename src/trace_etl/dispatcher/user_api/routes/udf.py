@@ -90,12 +90,14 @@ async def put_part(
 @router.post("/uploads/{upload_id}/finalize")
 async def finalize(upload_id: UUID, user: CallerDep, ctx: ContextDep) -> BundleItem:
     """Check the uploaded bundle and keep it. The same bundle again changes nothing."""
-    async with ctx.pool.connection() as conn:
-        upload = await bundles.lock_upload(conn, user.org_id, user.name, upload_id)
-        content = await bundles.read_parts(conn, upload_id)
-    files = await asyncio.to_thread(_check, content, upload)
-    key = bundle_key(ctx.objects.org_root(user.org_id), upload.sha256)
-    await asyncio.to_thread(_store, ctx.objects, key, content)
+    async with ctx.bundle_checks:
+        async with ctx.pool.connection() as conn:
+            upload = await bundles.lock_upload(conn, user.org_id, user.name, upload_id)
+            content = await bundles.read_parts(conn, upload_id)
+        files = await asyncio.to_thread(_check, content, upload)
+        key = bundle_key(ctx.objects.org_root(user.org_id), upload.sha256)
+        await asyncio.to_thread(_store, ctx.objects, key, content)
+        del content
     async with transaction(ctx.pool) as conn:
         upload = await bundles.lock_upload(conn, user.org_id, user.name, upload_id)
         return await bundles.finish_upload(conn, user.org_id, user.name, upload, files)

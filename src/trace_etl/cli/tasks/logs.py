@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from trace_etl.cli.client import Answer, StackClient, quote_segment, session
+from trace_etl.cli.client import Answer, StackClient, session
+from trace_etl.cli.ids import resolve_id
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from trace_etl.cli.output import print_json
 from trace_etl.cli.tasks.tasks import TaskArgument
@@ -40,7 +41,8 @@ def logs(
 
 def _read(client: StackClient, task_id: str, attempt: int | None, follow: bool) -> Iterator[Answer]:
     """Yield answers with new output. Following goes on to the next attempt, unless one is named."""
-    path, start, current = f"/v1/tasks/{quote_segment(task_id)}/logs", 0, attempt
+    path = f"/v1/tasks/{resolve_id(client, 'task', task_id)}/logs"
+    start, current = 0, attempt
     while True:
         answer = client.get(path, attempt=current, start=start)
         if answer["parts"]:

@@ -149,10 +149,40 @@ def make_environment(aws: Ministack, key: AwsKey) -> dict[str, str]:
     return {**s3, "TRACE_S3_ENCRYPTION": "AES256"}
 
 
+def check_certificates(stack: RunningStack) -> None:
+    """Compare every object and row with the certificates: of an ingest, a derived dataset, a compaction."""
+    for name in ("logs", "receivers", "compacted"):
+        report = json.loads(stack.run("verify", name, "--json"))
+        assert report["partitions"] > 0 and report["rows"] > 0, name
+
+
+def check_damage(aws: Ministack, stack: RunningStack, bucket: str) -> None:
+    """Change one byte of an object and delete another one: `trace verify` names both."""
+    with connect(stack.home) as client:
+        first, second, *_ = client.get_all("/v1/datasets/blocks/certificates")["items"]
+    keys = [
+        f"restored/{LOCAL_ORG}/{c['storage_ref']['prefix']}{c['files'][0]['name']}"
+        for c in (first, second)
+    ]
+    content = bytearray(aws.call("s3", "get_object", Bucket=bucket, Key=keys[0])["Body"])
+    content[len(content) // 2] ^= 1
+    aws.call("s3", "put_object", Bucket=bucket, Key=keys[0], Body=bytes(content))
+    aws.call("s3", "delete_object", Bucket=bucket, Key=keys[1])
+    found = stack.trace("verify", "blocks", "--json")
+    problems = json.loads(found.stdout)["problems"]
+    assert found.returncode == 1
+    assert {(p["partition_key"], p["check"]) for p in problems if p["check"] == "file"} == {
+        (first["partition_key"], "file"),
+        (second["partition_key"], "file"),
+    }
+    assert "SHA-256" in problems[0]["problem"] and "missing" in problems[-1]["problem"]
+
+
 def check_backup(
     aws: Ministack, stack: RunningStack, bucket: str, rows: dict[str, list[Any]]
 ) -> None:
     """Save a stack on S3, restore it under another prefix and key, and compare every dataset."""
+    check_certificates(stack)
     backup = stack.home.with_name("backup.tar")
     saved = json.loads(stack.run("backup", str(backup), "--json"))
     assert saved["objects"] > 0
@@ -167,6 +197,8 @@ def check_backup(
         other.run("up", "--detach")
         for name, order in ORDERS.items():
             assert other.query(f"SELECT * FROM {name} ORDER BY {order}") == rows[name], name
+        check_certificates(other)
+        check_damage(aws, other, bucket)
     finally:
         lite.purge(Home(other.home))
 

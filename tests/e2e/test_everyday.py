@@ -116,6 +116,13 @@ def tick(stack: Stack, at: str) -> None:
     assert query(stack, _WHOLE["everyday_summary"]) == transfers
 
 
+def check_certificates(stack: Stack) -> None:
+    """Compare every file and row with the certificates."""
+    for name in ("everyday_blocks", "everyday_transfers", "everyday_volumes", "everyday_summary"):
+        report = json.loads(run(stack, "verify", name, "--json"))
+        assert report["partitions"] > 0 and report["rows"] > 0, name
+
+
 def finish_backfill(stack: Stack) -> None:
     with connect(stack.home) as client:
 
@@ -178,7 +185,10 @@ def test_an_everyday_dag_is_built_broken_retried_changed_saved_restored_and_roll
         lambda: any(t["status"] == "Running" for t in stack.tasks("everyday")), "a task runs"
     )
     saved = stack.json("backup", str(backup))
+    since = ("--since", stack.json("changes", "everyday_blocks", "--since", "now")["cursor"])
     finish_backfill(stack)
+    changes = stack.json("changes", "everyday_blocks", *since)
+    assert changes["items"] == []  # every partition was replaced by one with the same rows
     other = Stack(tmp_path / "restored", stack.chain, stack.node)
     restored = other.json("restore", str(backup))
     assert restored["datasets"] == saved["datasets"] and restored["tables"] == saved["tables"]
@@ -190,12 +200,15 @@ def test_an_everyday_dag_is_built_broken_retried_changed_saved_restored_and_roll
         tick(other, "2026-03-01T12:01:00Z")
         for name, sql in _WHOLE.items():
             assert rounded(query(other, sql)) == rounded(query(stack, sql)), name
+        refused = run(other, "changes", "everyday_blocks", *since, fails=True)
+        assert "restored from a backup" in refused and "read the whole dataset" in refused
         deliver(other, "d-2", {"block": 8, "kind": "rug pull"})
 
         # Roll back, here and there.
         for each in (stack, other):
             run(each, "rollback", "everyday")
             check_rows(each, LAST_BLOCK)
+        check_certificates(other)
     finally:
         lite.purge(Home(other.home))
     assert not other.home.exists()

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from support.dispatcher import Live, Secrets, live
 from support.lifecycle import Attempt, Bench, bench, run_concurrently
 from support.postgres import Templates, copied
+from support.rollouts import RolloutDag
 from support.waiting import eventually
 from trace_etl.api.task.payload import Storage
 from trace_etl.cli.main import app
@@ -57,11 +58,18 @@ class Proven:
     def files(self) -> list[Path]:
         return sorted((self.home / "objects").rglob("out_*.parquet"))
 
+    def certificates(self, dataset: str) -> list[dict[str, Any]]:
+        reply = self.bench.user.get(f"/v1/datasets/{dataset}/certificates")
+        assert reply.status_code == 200, reply.text
+        return reply.json()["items"]
 
-def publish(made: Bench, attempt: Attempt, url: str, rows: int | None = None) -> None:
+
+def publish(
+    made: Bench, attempt: Attempt, url: str, rows: int | None = None, *, is_compaction: bool = False
+) -> None:
     """Write the logs of the attempt's blocks as an operator does, and commit them.
 
-    `rows` is how many rows of each batch are written; None: all.
+    `rows` is how many rows of each batch are written; None: all. A compaction verifies nothing itself.
     """
     start, end = attempt.scope["start"], attempt.scope["end"]
     storage = Storage.model_validate(attempt.output["storage_ref"])
@@ -73,7 +81,8 @@ def publish(made: Bench, attempt: Attempt, url: str, rows: int | None = None) ->
             for chunk in reader.chunks(start, end):
                 file.write(build_table("logs", chunk, chain_id)[:rows])
             written = file.finish()
-        mark_success(target, written, SCHEMAS["logs"], reader.verified())
+        verified = None if is_compaction else reader.verified()
+        mark_success(target, written, SCHEMAS["logs"], verified)
     published = {
         "dataset_uuid": attempt.output["dataset_uuid"],
         "dataset_version": attempt.output["dataset_version"],
@@ -81,7 +90,7 @@ def publish(made: Bench, attempt: Attempt, url: str, rows: int | None = None) ->
         "range_start": start,
         "range_end": end,
     }
-    reply = made.complete(attempt, datasets_published=[published])
+    reply = made.complete(attempt, datasets_published=[published], events=[attempt.event()])
     assert reply.status_code == 200, reply.text
 
 
@@ -131,15 +140,35 @@ def test_a_sound_dataset_is_valid_also_against_its_chain(proven: Proven) -> None
     assert result.exit_code == 0 and "is valid: 3 partitions" in result.stdout
 
 
-def test_a_changed_byte_anywhere_in_a_file_is_found(proven: Proven) -> None:
-    file = proven.files()[1]
-    original = file.read_bytes()
-    # Magic bytes, a page, the middle, the footer and its length.
-    for position in (0, 40, len(original) // 2, len(original) - 60, len(original) - 6):
-        flip_byte(file, position)
-        found = proven.problems(proven.dataset)
-        assert ("10-19", "file") in found and {key for key, _ in found} == {"10-19"}, position
-        file.write_bytes(original)
+def list_positions(file: Path) -> dict[str, int]:
+    """A position in each kind of content of a Parquet file."""
+    metadata, size = pq.read_metadata(file), file.stat().st_size
+    group = metadata.row_group(0)
+    first, last = group.column(0), group.column(group.num_columns - 1)
+    pages_end = last.data_page_offset + last.total_compressed_size
+    footer = size - 8 - metadata.serialized_size
+    assert 4 < first.data_page_offset < pages_end <= footer
+    return {
+        "magic bytes": 0,
+        "header of the first page": 4,
+        "header of a data page": first.data_page_offset,
+        "rows": (first.data_page_offset + pages_end) // 2,
+        "page index": footer - 1,
+        "footer": footer,
+        "middle of the footer": (footer + size) // 2,
+        "length of the footer": size - 8,
+        "last byte": size - 1,
+    }
+
+
+def test_a_changed_byte_anywhere_in_any_file_is_found(proven: Proven) -> None:
+    for file, key in zip(proven.files(), ("0-9", "10-19", "20-29"), strict=True):
+        original = file.read_bytes()
+        for content, position in list_positions(file).items():
+            flip_byte(file, position)
+            found = proven.problems(proven.dataset, "--range", key)
+            assert (key, "file") in found and {key for key, _ in found} == {key}, content
+            file.write_bytes(original)
     assert proven.problems(proven.dataset) == []
 
 
@@ -238,5 +267,88 @@ def test_a_rebuilt_sample_must_have_the_same_rows(
     def verify() -> list[tuple[str | None, str]]:
         return proven.problems(proven.dataset, "--range", "0-9", "--rebuild-sample", "1")
 
+    before = proven.certificates(proven.dataset)
     problems, _ = run_concurrently([verify, rebuild])
     assert [check for _, check in problems] == checks
+    # The certificate is that of the replacement, and the others are unchanged.
+    after = proven.certificates(proven.dataset)
+    assert proven.problems(proven.dataset) == [] and after[1:] == before[1:]
+    assert after[0]["storage_ref"] != before[0]["storage_ref"]
+    chain = proven.problems(proven.dataset, "--against", proven.rpc_url, "--sample", "3")
+    assert chain == ([] if rows is None else [("0-9", "chain")])
+
+
+_COMPACTION = """
+name: packed
+jobs:
+  - {name: request, source: {kind: manual}, outputs: [ranges]}
+  - {name: split, operator: range_splitter, inputs: [{from: {job: request}}], outputs: [ranges],
+     config: {size: 10}}
+  - {name: work, operator: sql, inputs: [{from: {job: split}}], outputs: [out],
+     config: {sql: "SELECT 1 FROM ranges"}}
+  - {name: wide, operator: range_aggregator, inputs: [{from: {job: work}}], outputs: [ranges],
+     config: {size: 20}}
+  - {name: compact, operator: parquet_compact, outputs: [out], config: {size: 20},
+     inputs: [{from: {job: wide}}, {from: {job: work}}]}
+publish:
+  - {name: packed_small, from: {job: work}}
+  - {name: packed_large, from: {job: compact}}
+"""
+
+
+def list_queued(made: Bench, dag: str, job: str) -> dict[str, str]:
+    """The queued tasks of a job by partition."""
+    made.live.drain()
+    query = {"dag": dag, "job": job, "status": "Queued"}
+    items = made.user.get("/v1/tasks", params=query).json()["items"]
+    return {item["partition_key"]: item["task_id"] for item in items}
+
+
+def test_a_compaction_has_a_certificate_that_its_files_and_the_chain_match(proven: Proven) -> None:
+    made = proven.bench
+    assert made.user.post("/v1/dags", json={"text": _COMPACTION}).status_code == 200
+    trigger = {"dag": "packed", "job": "request", "start": 0, "end": 19}
+    assert made.user.post("/v1/triggers", json=trigger).status_code == 200
+    for task_id in list_queued(made, "packed", "work").values():
+        publish(made, made.claimed(task_id), proven.rpc_url)
+    task_id = list_queued(made, "packed", "compact")["0-19"]
+    publish(made, made.claimed(task_id), proven.rpc_url, is_compaction=True)
+
+    against = ("--against", proven.rpc_url)
+    code, report = proven.report("packed_large", *against)
+    assert (code, report["problems"], report["partitions"]) == (0, [], 1)
+    assert proven.report("packed_small", *against)[1]["rows"] == report["rows"] > 0
+    [large] = proven.certificates("packed_large")
+    first, second = proven.certificates("packed_small")
+    for field, part in (("first_parent_hash", first), ("first_hash", first), ("last_hash", second)):
+        assert large["verified"][field] == part["verified"][field]
+    file = proven.home / "objects" / large["storage_ref"]["bucket"] / large["storage_ref"]["prefix"]
+    flip_byte(file / large["files"][0]["name"], 1000)
+    assert ("0-19", "file") in proven.problems("packed_large")
+    assert proven.problems("packed_small") == []
+
+
+def test_a_rollback_brings_back_the_certificates_and_the_files_that_match_them(
+    proven: Proven,
+) -> None:
+    dag = RolloutDag(proven.bench)
+    out = f"{dag.name}_out"
+
+    def build(rows: int | None = None) -> list[dict[str, Any]]:
+        for task_id in list_queued(proven.bench, dag.name, "work").values():
+            publish(proven.bench, proven.bench.claimed(task_id), proven.rpc_url, rows)
+        dag.finish_all("after")
+        dag.swap()
+        assert proven.problems(out, "--range", "0-29") == []
+        return proven.certificates(out)
+
+    dag.deploy()
+    dag.trigger(0, 29)
+    before = build()
+    dag.deploy(column=2)
+    assert proven.certificates(out) == before
+    after = build(rows=1)
+    assert not {c["content_hash"] for c in after} & {c["content_hash"] for c in before}
+    assert dag.roll_back().status_code == 200
+    assert proven.problems(out, "--against", proven.rpc_url) == []
+    assert proven.certificates(out) == before

@@ -5,13 +5,16 @@ import json
 import shutil
 import stat
 import tarfile
+from dataclasses import asdict
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from support.postgres import sql
+from trace_etl.api.proof.certificates import StoredCertificate
 from trace_etl.api.task.lifecycle import SuccessFile, SuccessMarker
 from trace_etl.data import migrations as data_migrations
 from trace_etl.lite import ownership
@@ -27,6 +30,8 @@ from trace_etl.lite.postgres.server import EmbeddedPostgres
 from trace_etl.model.storage import StorageRef, bundle_key, generation_prefix
 from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.markers import write_marker
+from trace_etl.proof.checks import StoredFiles, check_files
+from trace_etl.spark.io.parquet import open_parquet_file
 from trace_etl.state.db import migrations
 
 ORG = UUID(LOCAL_ORG)
@@ -65,9 +70,13 @@ def add_partition(dsn: str, store: FileStore) -> None:
     dag, job, dataset, version, task = (uuid4() for _ in range(5))
     prefix = f"{generation_prefix(dataset, version)}{task}/1/"
     ref = StorageRef("file", "trace", prefix)
-    store.put(f"trace/{prefix}rows.parquet", b"rows" * 1000)
-    file = SuccessFile(name="rows.parquet", rows=10, bytes=4000)
-    write_marker(store, ref, SuccessMarker(files=[file], rows=10, bytes=4000))
+    rows = pa.record_batch({"n": pa.array(range(10), pa.int64())})
+    with open_parquet_file(store, f"trace/{prefix}rows.parquet", rows.schema) as output:
+        output.write(rows)
+        made = output.finish()
+    assert made.content is not None
+    file = SuccessFile(name=made.name, rows=made.rows, bytes=made.bytes, sha256=made.sha256)
+    write_marker(store, ref, SuccessMarker(files=[file], rows=made.rows, bytes=made.bytes))
     store.put(f"trace/{generation_prefix(dataset, version)}{uuid4()}/1/rows.parquet", b"unused")
     with psycopg.connect(dsn) as conn:
         conn.execute("INSERT INTO dags (dag_id, org_id, name) VALUES (%s, %s, 'd')", (dag, ORG))
@@ -87,11 +96,16 @@ def add_partition(dsn: str, store: FileStore) -> None:
         conn.execute(
             """
             INSERT INTO partitions (dataset_version, generation_no, partition_key, range_start, range_end,
-                                    storage_ref, row_count, byte_count, columns, task_id, attempt)
-            VALUES (%s, 1, '0-9', 0, 9, %s, 10, 4000, '[]', %s, 1)
+                                    storage_ref, row_count, byte_count, columns, task_id, attempt,
+                                    content_hash, row_sum, files)
+            VALUES (%s, 1, '0-9', 0, 9, %s, 10, %s, '[{"name": "n", "type": "bigint"}]', %s, 1, %s, %s, %s)
             """,
-            (version, json.dumps({"scheme": "file", "bucket": "trace", "prefix": prefix}), task),
+            (
+                *(version, json.dumps(asdict(ref)), made.bytes, task),
+                *(made.content.content_hash, made.content.row_sum, f"[{file.model_dump_json()}]"),
+            ),
         )
+        conn.execute("UPDATE delivery_log SET log_id = %s", (ORG,))
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +141,18 @@ def test_a_restored_home_has_the_same_tables_datasets_objects_and_secrets(
             )
             assert [(d.dataset, d.rows) for d in found.datasets] == [("ingest.blocks", 10)]
             assert next(t.rows for t in found.tables if t.table == "hot") == 500
+            (log,) = state.execute("SELECT log_id FROM delivery_log")
+            assert log["log_id"] != ORG  # cursors from before the restore are refused
+            (row,) = state.execute("SELECT * FROM partition_certificates")
     finally:
         postgres.stop()
+    certificate = StoredCertificate.model_validate(row)
+    assert certificate.row_count == 10
+    stored = StoredFiles(FileStore(home.objects))
+    assert check_files(certificate, stored) == []
+    damaged = next(home.objects.rglob("rows.parquet"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    assert "SHA-256" in check_files(certificate, stored)[0].problem
 
 
 def list_files(root: Path) -> list[tuple[str, bytes]]:

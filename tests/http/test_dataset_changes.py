@@ -1,6 +1,5 @@
 """The delivery log: what changed in a dataset, why, in an order that never changes behind a cursor."""
 
-import json
 from random import Random
 from typing import Any
 from uuid import uuid4
@@ -9,7 +8,7 @@ import psycopg
 import pytest
 
 from support.delivery_consumer import Copy, DeliveryConsumer
-from support.lifecycle import Attempt, Bench, run_concurrently
+from support.lifecycle import Attempt, Bench, rows_hash, run_concurrently
 from trace_etl.client.client import Client
 from trace_etl.client.stack_client import StackClient
 
@@ -32,7 +31,10 @@ name: {name}
 jobs:
   - {{name: follow, activation: source, source: {{kind: always_on}}, operator: block_follower,
      outputs: [hot_blocks]}}
-  - {{name: compact, operator: parquet_compact, inputs: [{{from: {{job: follow}}}}], outputs: [blocks]}}
+  - {{name: wide, operator: range_aggregator, inputs: [{{from: {{job: follow}}}}], outputs: [ranges],
+     config: {{size: 10}}}}
+  - {{name: compact, operator: parquet_compact, inputs: [{{from: {{job: wide}}}}, {{from: {{job: follow}}}}],
+     outputs: [blocks], config: {{size: 10, finality_depth_blocks: 0}}}}
 publish:
   - {{name: {name}_hot, from: {{job: follow}}}}
   - {{name: {name}_all, from: {{job: compact}}, hot: {{job: follow, output: hot_blocks}}}}
@@ -50,17 +52,13 @@ def queued(bench: Bench, name: str, job: str) -> list[str]:
     bench.live.drain()
     query = {"dag": name, "job": job, "status": "Queued"}
     items = bench.user.get("/v1/tasks", params=query).json()["items"]
-    return [item["task_id"] for item in sorted(items, key=lambda item: item["partition_key"])]
+    return [item["task_id"] for item in sorted(items, key=lambda item: item["partition_key"] or "")]
 
 
 def publish(bench: Bench, task_id: str, rows: int) -> Attempt:
     """Complete a task with rows that have this number as their hash and sum."""
     attempt = bench.claimed(task_id)
-    published = bench.write_output(attempt)
-    path = bench.prefix(attempt) / "_SUCCESS"
-    hashes = {"content_hash": f"rows.v1:{rows:064x}", "row_sum": f"{rows:064x}"}
-    schema = [{"name": "n", "type": "bigint"}]
-    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": schema, **hashes}))
+    published = bench.write_output(attempt, content=rows)
     reply = bench.complete(attempt, datasets_published=[published], events=[attempt.event()])
     assert reply.status_code == 200, reply.text
     return attempt
@@ -68,10 +66,6 @@ def publish(bench: Bench, task_id: str, rows: int) -> Attempt:
 
 def describe(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(c["kind"], c["reason"], c["partition_key"] or c["end"]) for c in changes]
-
-
-def rows_hash(rows: int) -> str:
-    return f"rows.v1:{rows:064x}"
 
 
 def trigger(bench: Bench, name: str, start: int, end: int) -> None:
@@ -266,3 +260,32 @@ def test_a_copy_of_a_hot_table_follows_the_chain_through_reorganisations(
             assert {c["kind"] for c in changes} <= {"version", "appended", "replaced"}
             assert ("reorganisation" in {c["reason"] for c in changes}) == bool(rewrites)
     assert not any(consumer.resets for consumer in consumers)
+
+
+def test_a_compaction_that_keeps_rows_is_not_a_change(shared: Bench) -> None:
+    name = deploy(shared, _FOLLOW)
+    shared.live.run(shared.live.service.sources.supervise_once)
+    follower = shared.claimed(queued(shared, name, "follow")[0])
+    consumer = DeliveryConsumer(shared, f"{name}_all", read_table=dict)
+    consumer.catch_up()
+    assert shared.events(follower, follower.event(cursor=19)).status_code == 200
+    assert describe(consumer.catch_up()) == [("appended", "new", 19)]
+
+    def compact(rows: int) -> list[tuple[Any, ...]]:
+        """Compact every range that waits. Tasks up to a cursor have no range to compact."""
+        for task_id in queued(shared, name, "compact"):
+            if shared.row(task_id)["partition_key"] is not None:
+                publish(shared, task_id, rows)
+        return describe(consumer.catch_up())
+
+    assert compact(7) == []  # readers saw these rows in the table
+    certificates = shared.user.get(f"/v1/datasets/{name}_all/certificates").json()["items"]
+    assert [c["partition_key"] for c in certificates] == ["0-9", "10-19"]
+    body = {"partition_key": "0-9", "rebuild": True}
+    path = f"/v1/datasets/{name}_all/invalidations"
+    for rows, expected in ((7, []), (9, [("replaced", "repair", "0-9")])):
+        assert shared.user.post(path, json=body).status_code == 200
+        assert compact(rows) == expected
+    assert shared.events(follower, follower.event(cursor=29)).status_code == 200
+    assert describe(consumer.catch_up()) == [("appended", "new", 29)]
+    assert compact(7) == []

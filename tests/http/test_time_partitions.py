@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from support.clock import Clock
-from support.lifecycle import Attempt, Bench
+from support.delivery_consumer import DeliveryConsumer
+from support.lifecycle import Attempt, Bench, rows_hash
 
 _DAG = """
 name: {name}
@@ -29,6 +30,8 @@ jobs:
     outputs: [daily]
     partition_by: day
     config: {{sql: "SELECT count(*) AS n FROM rows /* {text} */"}}
+publish:
+  - {{name: {name}_daily, from: {{job: daily}}}}
 """
 
 
@@ -62,14 +65,17 @@ class Calendar(Clock):
         keys = [t["partition_key"] for t in self.tasks("daily", status="Queued")]
         return sorted(key for key in keys if key.count("-") == 2)
 
-    def build_days(self) -> dict[str, list[str]]:
-        """Build the queued days. Returns the partitions that each of them read."""
+    def build_days(self, content: int | None = None) -> dict[str, list[str]]:
+        """Build the queued days. Returns the partitions that each of them read.
+
+        `content` is the content hash of their rows.
+        """
         read: dict[str, list[str]] = {}
         for task in self.tasks("daily", status="Queued"):
             attempt = self.bench.claimed(task["task_id"])
             rows = attempt.claimed["task"]["inputs"][0]["partitions"]
             read[task["partition_key"]] = sorted(p["partition_key"] for p in rows)
-            self.complete(attempt)
+            self.complete(attempt, content)
         return read
 
     def rollout_state(self) -> str:
@@ -131,6 +137,46 @@ def test_a_late_mapping_of_older_rows_changes_nothing(calendar: Calendar) -> Non
     calendar.add_rows(10)
     calendar.mapped(k10_19=["2026-03-02"])
     assert calendar.build_days() == {"2026-03-02": ["0-9", "10-19"]}
+
+
+def test_the_delivery_log_names_the_days_whose_rows_changed(calendar: Calendar) -> None:
+    consumer = DeliveryConsumer(calendar.bench, f"{calendar.name}_daily")
+
+    def build(content: int, **days: list[str]) -> list[tuple[str, str, str, str | None]]:
+        calendar.mapped(**days)
+        calendar.build_days(content)
+        changes = consumer.catch_up()
+        assert consumer.copy == consumer.read()
+        assert {(c["start"], c["end"]) for c in changes} <= {(None, None)}
+        return sorted(
+            (c["partition_key"], c["kind"], c["reason"], c["old_hash"])
+            for c in changes
+            if c["kind"] != "version"
+        )
+
+    calendar.add_rows(0)
+    assert build(1, k0_9=["2026-03-01", "2026-03-02"]) == [
+        ("2026-03-01", "published", "refresh", None),
+        ("2026-03-02", "published", "refresh", None),
+    ]
+    calendar.add_rows(10)
+    assert build(2, k10_19=["2026-03-02", "2026-03-03"]) == [
+        ("2026-03-02", "replaced", "refresh", rows_hash(1)),
+        ("2026-03-03", "published", "refresh", None),
+    ]
+    # The same rows are not a change.
+    calendar.rewrite("10-19")
+    assert build(2, k10_19=["2026-03-02", "2026-03-03"]) == []
+    assert consumer.copy == {
+        "2026-03-01": rows_hash(1),
+        "2026-03-02": rows_hash(2),
+        "2026-03-03": rows_hash(2),
+    }
+    calendar.rewrite("0-9")
+    assert build(3, k0_9=["2026-03-02"]) == [
+        ("2026-03-01", "replaced", "refresh", rows_hash(1)),
+        ("2026-03-02", "replaced", "refresh", rows_hash(2)),
+    ]
 
 
 def test_a_task_reports_only_the_days_of_its_own_inputs(calendar: Calendar) -> None:

@@ -66,8 +66,8 @@ class Clock:
         (task,) = self.tasks(job, status="Queued")
         return self.bench.claimed(task["task_id"])
 
-    def complete(self, attempt: Attempt) -> None:
-        output = self.bench.write_output(attempt)
+    def complete(self, attempt: Attempt, content: int | None = None) -> None:
+        output = self.bench.write_output(attempt, content=content)
         if output["range_start"] is None:
             output |= {"partition_key": attempt.scope["partition_key"]}
         reply = self.bench.complete(attempt, datasets_published=[output])

@@ -222,11 +222,22 @@ class Bench:
 
     # --- objects ----------------------------------------------------------------------------
 
-    def write_output(self, attempt: Attempt, rows: int = 3) -> dict[str, Any]:
-        """Write the attempt's output and its marker. Returns the publication to send."""
+    def write_output(
+        self, attempt: Attempt, rows: int = 3, *, content: int | None = None
+    ) -> dict[str, Any]:
+        """Write the attempt's output and its marker. Returns the publication to send.
+
+        `content` is the hash of the rows, and their sum, that the marker has.
+        """
         ref = attempt.output["storage_ref"]
         start, end = attempt.scope["start"], attempt.scope["end"]
         write_parquet_output(self.prefix(attempt), f"out_{start}_{end}.parquet", rows)
+        if content is not None:
+            path = self.prefix(attempt) / "_SUCCESS"
+            hashes = {"content_hash": rows_hash(content), "row_sum": f"{content:064x}"}
+            schema = [{"name": "n", "type": "bigint"}]
+            marker = {**json.loads(path.read_text()), "schema": schema, **hashes}
+            path.write_text(json.dumps(marker))
         return {
             "dataset_uuid": attempt.output["dataset_uuid"],
             "dataset_version": attempt.output["dataset_version"],
@@ -307,6 +318,11 @@ def parquet_file(rows: int) -> bytes:
     target = pa.BufferOutputStream()
     pq.write_table(pa.table({"n": range(rows)}), target)
     return target.getvalue().to_pybytes()
+
+
+def rows_hash(content: int) -> str:
+    """Return a content hash as text."""
+    return f"rows.v1:{content:064x}"
 
 
 def write_parquet_output(directory: Path, name: str, rows: int) -> None:

@@ -177,6 +177,14 @@ def test_the_delivery_log_names_the_days_whose_rows_changed(calendar: Calendar) 
         ("2026-03-01", "replaced", "refresh", rows_hash(1)),
         ("2026-03-02", "replaced", "refresh", rows_hash(2)),
     ]
+    # A day that a user rebuilds: only other rows are a change.
+    path = f"/v1/datasets/{calendar.name}_daily/invalidations"
+    body = {"partition_key": "2026-03-02", "rebuild": True}
+    for content, expected in ((3, []), (4, [("2026-03-02", "replaced", "repair")])):
+        assert calendar.bench.user.post(path, json=body).json()["rebuilding"] == 1
+        assert calendar.build_days(content) == {"2026-03-02": ["0-9", "10-19"]}
+        changes = consumer.catch_up()
+        assert [(c["partition_key"], c["kind"], c["reason"]) for c in changes] == expected
 
 
 def test_a_task_reports_only_the_days_of_its_own_inputs(calendar: Calendar) -> None:

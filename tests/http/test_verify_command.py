@@ -343,6 +343,7 @@ def test_a_rollback_brings_back_the_certificates_and_the_files_that_match_them(
         return proven.certificates(out)
 
     dag.deploy()
+    assert proven.problems(out) == [(None, "coverage")]  # nothing to verify is not valid
     dag.trigger(0, 29)
     before = build()
     dag.deploy(column=2)

@@ -122,7 +122,15 @@ class CopiedFiles:
 def check_coverage(
     certificates: Sequence[Certificate], blocks: Range | None = None
 ) -> list[Problem]:
-    """Report blocks without a partition, between the first and the last or in the given range."""
+    """Report blocks without a partition, between the first and the last or in the given range.
+
+    Without any partition nothing is proven: a table in Postgres, or nothing was committed yet.
+    """
+    if not certificates and blocks is None:
+        text = (
+            "has no partition to verify: nothing was committed, or its rows are in a Postgres table"
+        )
+        return [Problem(None, "coverage", text)]
     spans = sorted(
         (c.start, c.end) for c in certificates if c.start is not None and c.end is not None
     )

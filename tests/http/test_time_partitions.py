@@ -83,12 +83,15 @@ class Calendar(Clock):
         self.bench.live.run(self.bench.live.service.swapper.swap_once)
         return self.bench.user.get(f"/v1/dags/{self.name}/rollout").json()["state"]
 
-    def rewrite(self, key: str) -> None:
-        """Run the task of a partition of `rows` again."""
+    def rewrite(self, key: str, last: int = 9) -> None:
+        """Run the task of a partition of `rows` again, up to block `last`."""
         (task,) = [t for t in self.tasks("rows") if t["partition_key"] == key]
         self.bench.rows(
             "UPDATE tasks SET status = 'Queued', lease_token = NULL, attempt = attempt + 1,"
-            " started_at = NULL, finished_at = NULL, lease_expires_at = NULL WHERE task_id = %s",
+            " started_at = NULL, finished_at = NULL, lease_expires_at = NULL, range_end = %s,"
+            " partition_key = '0-' || %s WHERE task_id = %s",
+            last,
+            str(last),
             task["task_id"],
         )
         self.run("rows")
@@ -123,6 +126,22 @@ def test_a_rewrite_builds_the_old_and_the_new_days_again(calendar: Calendar) -> 
         "2026-03-01": [],
         "2026-03-02": ["0-9"],
         "2026-03-03": ["0-9"],
+    }
+
+
+def test_the_days_of_a_partition_with_other_bounds_are_built_again(calendar: Calendar) -> None:
+    calendar.add_rows(0)
+    calendar.mapped(k0_9=["2026-03-01", "2026-03-02"])
+    calendar.build_days()
+    calendar.rewrite("0-9", last=15)  # as a follower's next update after a reorganisation
+    skipped = calendar.claim_mapping()
+    calendar.rewrite("0-15", last=20)
+    calendar.report(skipped)  # its partition is gone
+    calendar.mapped(k0_20=["2026-03-03"])
+    assert calendar.build_days() == {
+        "2026-03-01": [],
+        "2026-03-02": [],
+        "2026-03-03": ["0-20"],
     }
 
 

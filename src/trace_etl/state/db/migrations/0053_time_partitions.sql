@@ -2,15 +2,24 @@
 
 CREATE TYPE mapped_partition AS (dataset_version uuid, partition_key text, time_keys text[]);
 
+-- The blocks of a partition by its key; NULL for a key that is not a range.
+CREATE FUNCTION blocks_of_key(key text) RETURNS int8range LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN key ~ '^\d{1,18}-\d{1,18}$' THEN
+            int8range(split_part(key, '-', 1)::bigint, split_part(key, '-', 2)::bigint, '[]') END;
+CREATE INDEX time_keys_blocks ON time_keys USING gist (blocks_of_key(input_key)) WHERE time_key = '';
+
 -- Record which days or hours the rows of input partitions belong to, and request each partition that had or has
--- rows of them. Returns the new tasks. A partition of the input that no longer exists has no rows. A task that
--- read an older state than the recorded one changes nothing.
+-- rows of them. Returns the new tasks. A task that read an older state than the recorded one changes nothing.
+--
+-- A partition of the input that no longer exists has no rows. It was replaced by partitions that share blocks with
+-- it, so the mapping tasks of these find it. A task that processes an invalidation looks at all partitions.
 CREATE FUNCTION record_time_keys(of_task uuid, reported mapped_partition[])
 RETURNS SETOF tasks LANGUAGE plpgsql AS $$
 DECLARE
     t         tasks;
     r         job_revisions;
     mapped    mapped_partition[];
+    replaced  text[];
     affected  text[];
 BEGIN
     SELECT * INTO STRICT t FROM tasks WHERE task_id = of_task;
@@ -24,13 +33,20 @@ BEGIN
             WHERE k.job_id = t.job_id AND k.generation_hash = r.generation_hash
               AND k.input_version = f.dataset_version AND k.input_key = f.partition_key
               AND k.time_key = '' AND read_later(k.read_snapshot, t.pinned_snapshot));
+    SELECT array_agg(DISTINCT k.input_key) INTO replaced
+      FROM time_keys k
+     WHERE k.job_id = t.job_id AND k.generation_hash = r.generation_hash AND k.time_key = ''
+       AND blocks_of_key(k.input_key) && blocks_of_key(t.partition_key)
+       AND NOT EXISTS (SELECT FROM partitions p WHERE p.dataset_version = k.input_version
+                          AND p.partition_key = k.input_key);
     WITH old AS (
         DELETE FROM time_keys k
          WHERE k.job_id = t.job_id AND k.generation_hash = r.generation_hash
            AND (EXISTS (SELECT FROM unnest(mapped) m
                          WHERE m.dataset_version = k.input_version
                            AND m.partition_key = k.input_key)
-                OR (t.invalidation_id IS NOT NULL AND NOT EXISTS (
+                OR ((k.input_key = ANY (replaced) OR t.invalidation_id IS NOT NULL)
+                    AND NOT EXISTS (
                     SELECT FROM partitions p WHERE p.dataset_version = k.input_version
                        AND p.partition_key = k.input_key)))
         RETURNING k.time_key

@@ -15,7 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import psycopg
+import pyarrow as pa
 import pytest
 from psycopg.rows import dict_row
 
@@ -30,6 +32,7 @@ from trace_etl.lite.home import Home
 
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 CHAIN_ID = 31337
+_SECONDS = 5400  # between two blocks: 16 blocks per day
 ENGINE = os.environ.get("TRACE_CHAIN_ENGINE", "loop")
 _DAG = """
 name: tip
@@ -50,6 +53,22 @@ jobs:
       sql: >
         SELECT block_number, log_index, lower(hex(transaction_hash)) AS transaction,
                lower(hex(topic0)) AS topic FROM hot_logs
+  - name: stamped
+    operator: sql
+    inputs: [{from: {job: follow, output: hot_blocks}}]
+    outputs: [stamped]
+    execution_strategy: PerUpdate
+    scaling: {max_concurrency: 1}
+    config: {sql: "SELECT block_number, timestamp, gas_used FROM hot_blocks"}
+  - name: daily
+    operator: sql
+    inputs: [{from: {job: stamped}, time: timestamp}]
+    outputs: [daily]
+    partition_by: day
+    config:
+      sql: >
+        SELECT to_date(timestamp_seconds(timestamp)) AS day, count(*) AS blocks, sum(gas_used) AS gas,
+               max(block_number) AS last FROM stamped GROUP BY ALL
   - name: request
     source: {kind: manual}
     outputs: [ranges]
@@ -61,6 +80,7 @@ jobs:
 publish:
   - {name: kept, from: {job: kept}}
   - {name: cold, from: {job: ingest}}
+  - {name: daily, from: {job: daily}}
 """
 
 
@@ -115,6 +135,7 @@ class Stack:
         return found
 
 
+_DAILY_COLUMNS = ("block_number", "timestamp", "gas_used")
 _UNIQUE_COLUMNS = {"blocks": "author", "transactions": "nonce", "logs": "topic0"}
 
 
@@ -140,17 +161,29 @@ def stack(node: Anvil, tmp_path: Path) -> Generator[Stack]:
         lite.purge(Home(made.home))
 
 
+def recompute_days(blocks: list[dict[str, Any]]) -> list[list[Any]]:
+    """Aggregate the whole chain by day in DuckDB."""
+    table = pa.table({name: [row[name] for row in blocks] for name in _DAILY_COLUMNS})
+    with duckdb.connect() as con:
+        con.register("blocks", table)
+        rows = con.execute(
+            "SELECT strftime(to_timestamp(timestamp) AT TIME ZONE 'UTC', '%Y-%m-%d'), count(*),"
+            " sum(gas_used), max(block_number) FROM blocks GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+    return [[day, count, int(gas), last] for day, count, gas, last in rows]
+
+
 def test_every_dataset_holds_the_canonical_chain(node: Anvil, stack: Stack, tmp_path: Path) -> None:
     rng = random.Random(5)
-    node.mine(90, [1, 2])
+    node.mine(90, [1, 2], seconds=_SECONDS)
     dag = tmp_path / "dag.yaml"
     dag.write_text(_DAG.replace("engine: loop", f"engine: {ENGINE}"))
     deployed = stack.trace("deploy", str(dag))
     assert deployed.returncode == 0, deployed.stderr + deployed.stdout
     eventually(lambda: bool(stack.rows("SELECT * FROM kept")), "logs are derived")
 
-    for depth in (1, 7, 64):
-        node.mine(rng.randint(1, 5), [rng.randint(1, 99)])
+    for depth in (1, 7, rng.randint(10, 40), 64):
+        node.mine(rng.randint(1, 5), [rng.randint(1, 99)], seconds=rng.randint(1, _SECONDS))
         eventually(lambda: len(stack.hot().get("blocks", [])) == node.head + 1, "followed")
         node.reorg(depth, [rng.randint(100, 199), rng.randint(200, 299)])
     os.kill(stack.worker(), signal.SIGKILL)
@@ -165,6 +198,10 @@ def test_every_dataset_holds_the_canonical_chain(node: Anvil, stack: Stack, tmp_
     ]
     derived = "SELECT block_number, log_index, transaction, topic FROM kept ORDER BY 1, 2"
     eventually(lambda: stack.rows(derived) == logs, "derived rows equal the chain")
+    days = recompute_days(truth["blocks"])
+    assert len(days) > 3
+    daily = "SELECT strftime(day, '%Y-%m-%d'), blocks, gas::BIGINT, last FROM daily ORDER BY 1"
+    eventually(lambda: stack.rows(daily) == days, "daily aggregates equal a full recomputation")
 
     stack.json("trigger", "tip", "request", "--range", f"0-{node.head}")
     hashes = [[row["block_number"], row["block_hash"].hex()] for row in truth["blocks"]]

@@ -123,7 +123,7 @@ def test_a_rewrite_builds_the_old_and_the_new_days_again(calendar: Calendar) -> 
     calendar.mapped(k0_9=["2026-03-02", "2026-03-03"])
     assert calendar.waiting_days() == ["2026-03-01", "2026-03-02", "2026-03-03"]
     assert calendar.build_days() == {
-        "2026-03-01": [],
+        "2026-03-01": ["0-9"],  # no rows are left: one partition, for the columns
         "2026-03-02": ["0-9"],
         "2026-03-03": ["0-9"],
     }
@@ -139,8 +139,8 @@ def test_the_days_of_a_partition_with_other_bounds_are_built_again(calendar: Cal
     calendar.report(skipped)  # its partition is gone
     calendar.mapped(k0_20=["2026-03-03"])
     assert calendar.build_days() == {
-        "2026-03-01": [],
-        "2026-03-02": [],
+        "2026-03-01": ["0-20"],
+        "2026-03-02": ["0-20"],
         "2026-03-03": ["0-20"],
     }
 

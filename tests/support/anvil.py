@@ -62,11 +62,11 @@ class Anvil:
             "data": f"0x{value:064x}",
         }
 
-    def mine(self, blocks: int, values: Sequence[int] = ()) -> None:
-        """Mine blocks; the first one holds a transaction for each value."""
+    def mine(self, blocks: int, values: Sequence[int] = (), *, seconds: int = 1) -> None:
+        """Mine blocks, `seconds` apart; the first one holds a transaction for each value."""
         for value in values:
             self.call("eth_sendTransaction", self.log_transaction(value))
-        self.call("anvil_mine", hex(blocks))
+        self.call("anvil_mine", hex(blocks), hex(seconds))
 
     def reorg(self, depth: int, values: Sequence[int] = ()) -> None:
         """Replace the last blocks; the first new one holds a transaction for each value."""

@@ -320,8 +320,21 @@ END;
 
 -- --- claims -----------------------------------------------------------------------------------
 
+-- The partitions of an input that have rows of a day or hour.
+CREATE FUNCTION partitions_of_time(of_revision uuid, version uuid, of_key text)
+RETURNS TABLE (partition_key text, range_start bigint, range_end bigint, storage_ref jsonb)
+LANGUAGE sql STABLE BEGIN ATOMIC
+    SELECT q.partition_key, q.range_start, q.range_end, q.storage_ref
+      FROM job_revisions own
+      JOIN time_keys k ON k.job_id = own.job_id AND k.generation_hash = own.generation_hash
+       AND k.input_version = version AND k.time_key = of_key
+      JOIN partitions q ON q.dataset_version = k.input_version AND q.partition_key = k.input_key
+     WHERE own.revision_id = of_revision;
+END;
+
 -- The inputs of a task at this moment, in order: input index, dataset version, published name, and the
--- partitions (key, first block, last block, storage), null if there are none.
+-- partitions (key, first block, last block, storage), null if there are none. A day or hour without rows gets
+-- one partition of its input, for the columns.
 CREATE FUNCTION pinned_inputs(
     of_revision uuid, trigger_dataset uuid, trigger_version uuid, first_block bigint,
     last_block bigint, of_key text, is_refresh boolean
@@ -353,13 +366,15 @@ CREATE FUNCTION pinned_inputs(
                                      AND k.partition_key = of_key)
                 UNION ALL
                SELECT q.partition_key, q.range_start, q.range_end, q.storage_ref
-                 FROM job_revisions own
-                 JOIN time_keys k ON k.job_id = own.job_id
-                  AND k.generation_hash = own.generation_hash
-                  AND k.input_version = v.dataset_version AND k.time_key = of_key
-                 JOIN partitions q ON q.dataset_version = k.input_version
-                  AND q.partition_key = k.input_key
-                WHERE t.is_mapped AND own.revision_id = of_revision
+                 FROM partitions_of_time(of_revision, v.dataset_version, of_key) q
+                WHERE t.is_mapped
+                UNION ALL
+               (SELECT q.partition_key, q.range_start, q.range_end, q.storage_ref
+                  FROM partitions q
+                 WHERE t.is_mapped AND q.dataset_version = v.dataset_version
+                   AND NOT EXISTS (SELECT FROM partitions_of_time(
+                                       of_revision, v.dataset_version, of_key))
+                 ORDER BY q.partition_key LIMIT 1)
              ) q
       ) p
      WHERE i.revision_id = of_revision AND i.reads

@@ -322,7 +322,8 @@ class JobSection(Section):
         None, description="Age of the oldest queued task at which upstream jobs are paused."
     )
     secrets: list[Identifier] = Field(
-        [], description="Names of the secrets that the operator receives."
+        [],
+        description="Names of the secrets that the operator receives. No shipped operator takes any.",
     )
     udf: UdfSection | None = None
     checks: list[CheckSection] = Field(

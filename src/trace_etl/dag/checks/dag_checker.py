@@ -343,9 +343,11 @@ class DagChecker:
             rule = f"must be {allowed} for the operator {op.name}, not {name}{origin}"
             self._add_fault((*at, "runtime"), rule)
             return
-        if job.secrets and not runtime.is_trusted:
-            rule = f"must be empty: {name} runs untrusted code"
-            self._add_fault((*at, "secrets"), f"{rule}; remove them, or change the runtime")
+        if job.secrets:
+            reason = f"the operator {op.name} takes no secrets"
+            if not runtime.is_trusted:
+                reason = f"{name} runs untrusted code"
+            self._add_fault((*at, "secrets"), f"must be empty: {reason}; remove them")
         timeout = job.timeout or self.defaults.timeout
         if runtime.max_timeout is not None and timeout > runtime.max_timeout:
             rule = f"must be at most {runtime.max_timeout} s on the runtime {name}, not {timeout} s"

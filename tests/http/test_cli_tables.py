@@ -135,6 +135,7 @@ def test_every_table_fits_80_columns_and_wide_prints_everything(shell: Shell) ->
         ("pressure",): (),
         ("datasets",): (),
         ("dataset",): (dataset,),
+        ("changes",): (dataset,),
         ("storage",): (),
         ("storage", "unused"): (),
         ("storage", "sweep"): ("--dry-run",),

@@ -46,6 +46,7 @@ def bodies(attempt: Attempt) -> dict[str, dict[str, Any]]:
         "/v1/task/events": {"events": [attempt.event()]},
         "/v1/task/buffer-publish": target,
         "/v1/task/credentials": {},
+        "/v1/task/logs": {"position": 0, "text": "started\n"},
     }
     for call in ENDPOINTS:
         for alias in call.aliases:

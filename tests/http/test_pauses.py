@@ -232,18 +232,22 @@ def test_the_cli_pauses_shows_and_resumes_jobs(own_bench: Bench, tmp_path: Path)
     assert trace("resume", g.name, "split").endswith("Resumed split.\n")
     own_bench.live.drain()
     balance(own_bench)
-    output = trace("pressure")
+    output = trace("pressure", "--wide")
     assert f"backpressure of {g.name}.work" in output
     assert "queue depth 1, limit 1" in output
     assert "bulk work" in output
     resumed = trace("resume", g.name)
     assert f"split is still paused by backpressure of {g.name}.work." in resumed
     listed = {
-        line.split()[1]: line for line in trace("jobs", g.name).splitlines() if g.name in line
+        line.split()[1]: line
+        for line in trace("jobs", g.name, "--wide").splitlines()
+        if g.name in line
     }
     assert f"bulk work only: backpressure of {g.name}.work" in listed["split"]
     assert "bulk work only" not in listed["work"]
     assert "bulk work only" in trace("job", g.name, "split")
     trace("pause", g.name, "request")
-    assert "bulk work only" not in trace("jobs", g.name).split("request")[1].split("\n")[0]
+    assert (
+        "bulk work only" not in trace("jobs", g.name, "--wide").split("request")[1].split("\n")[0]
+    )
     assert "Recorded the trigger" in trace("trigger", g.name, "request", "--range", "10-19")

@@ -83,15 +83,17 @@ class Calendar(Clock):
         self.bench.live.run(self.bench.live.service.swapper.swap_once)
         return self.bench.user.get(f"/v1/dags/{self.name}/rollout").json()["state"]
 
-    def rewrite(self, key: str, last: int = 9) -> None:
-        """Run the task of a partition of `rows` again, up to block `last`."""
+    def rewrite(self, key: str, last: int | None = None) -> None:
+        """Run the task of a partition of `rows` again; with `last`, up to another block."""
         (task,) = [t for t in self.tasks("rows") if t["partition_key"] == key]
+        first, end = key.split("-")
+        end = last or int(end)
         self.bench.rows(
             "UPDATE tasks SET status = 'Queued', lease_token = NULL, attempt = attempt + 1,"
             " started_at = NULL, finished_at = NULL, lease_expires_at = NULL, range_end = %s,"
-            " partition_key = '0-' || %s WHERE task_id = %s",
-            last,
-            str(last),
+            " partition_key = %s WHERE task_id = %s",
+            end,
+            f"{first}-{end}",
             task["task_id"],
         )
         self.run("rows")

@@ -27,7 +27,9 @@ def shared(
 @pytest.fixture
 def alone(shared: Bench) -> Bench:
     """The same database without the rows of the previous test."""
-    shared.rows("TRUNCATE tasks, task_attempts, events, outbox, trips, pauses, deferred_events")
+    shared.rows(
+        "TRUNCATE tasks, task_attempts, attempt_logs, events, outbox, trips, pauses, deferred_events"
+    )
     shared.rows(
         "UPDATE jobs SET active = false, paused_at = NULL, paused_by = NULL,"
         " bulk_paused_at = NULL, bulk_paused_by = NULL"

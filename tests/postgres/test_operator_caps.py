@@ -32,7 +32,7 @@ def capped(
 
 @pytest.fixture
 def one(capped: list[Bench]) -> Bench:
-    capped[0].rows("TRUNCATE tasks, task_attempts, events, outbox, deferred_events")
+    capped[0].rows("TRUNCATE tasks, task_attempts, attempt_logs, events, outbox, deferred_events")
     return capped[0]
 
 

@@ -34,7 +34,7 @@ def changes(
     as_json: JsonOption = False,
     wide: WideOption = False,
 ) -> None:
-    """List what was published, replaced or invalidated in a dataset, oldest first.
+    """List the changes of a dataset, oldest first.
 
     With --follow and --json, prints one JSON object per line.
     """

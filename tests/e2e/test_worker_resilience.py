@@ -28,6 +28,7 @@ from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import PgConsumer
 from trace_etl.queues.queue import Message
 from trace_etl.spark.link import DispatcherLink
+from trace_etl.worker.settings import ServedRuntimes
 from trace_etl.worker.slots import Slots
 
 DAG = """
@@ -123,7 +124,8 @@ class Scene:
         client = DispatcherClient(self.dispatcher.internal_url, ca, lambda: token, BACKOFF)
         self.recorder.watch(client._http, "w")
         consumer = self.consumer_type(self.dsns.queue, ["ecs_python"], "w")
-        slots = Slots(consumer, client, self.runner, worker_id="w", size=1, stop=stop)
+        served = ServedRuntimes({}, {"ecs_python": 1}, 1, None)
+        slots = Slots(consumer, client, self.runner, served, worker_id="w", stop=stop)
         thread = threading.Thread(target=slots.run, name="worker")
         thread.start()
         try:

@@ -141,7 +141,7 @@ def test_order_by_of_the_user_is_preserved_over_many_partitions(
     ingested: list[TaskPayload],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inputs, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(inputs, "SMALL_BYTES", 0)
     sql = "SELECT block_number, sha2(data, 256) AS digest FROM logs ORDER BY digest DESC, log_index"
     found = _answer(runner, objects, select(sql, as_input(*ingested, name="logs")))
     digests = [row["digest"] for row in found]
@@ -360,7 +360,7 @@ def test_large_and_small_inputs_give_the_same_result(
     sql = "SELECT block_number, log_index, upper(hex(address)) AS who FROM logs"
     small, large = (select(sql, as_input(*ingested, name="logs")) for _ in range(2))
     wanted = _answer(runner, objects, small)
-    monkeypatch.setattr(inputs, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(inputs, "SMALL_BYTES", 0)
     assert _answer(runner, objects, large) == wanted
 
 

@@ -98,9 +98,10 @@ class ClassicEngine:
 
     def stop(self, sessions: list[SparkSession]) -> None:
         if self.jvm is not None:
+            gateway = self.jvm.gateway
             self.jvm.stop()  # its shutdown hooks stop the application
             self.jvm = None
-            _forget_singletons()
+            _forget_singletons(gateway)
         if self._scratch is not None:
             self._scratch.remove()
             self._scratch = None
@@ -163,10 +164,12 @@ def _drop_unsafe_functions(gateway: Any) -> None:
         catalyst.analysis.FunctionRegistry.builtin().dropFunction(catalyst.FunctionIdentifier(name))
 
 
-def _forget_singletons() -> None:
+def _forget_singletons(gateway: object) -> None:
     """Reset PySpark's per-process application after its JVM has died."""
     context = cast("Any", SparkContext)
     session = cast("Any", SparkSession)
+    if context._gateway is not gateway:
+        return  # the application of another JVM that still runs
     dead = context._active_spark_context
     # The server for the JVM's streaming callbacks would outlive the JVM.
     if context._gateway is not None and context._gateway.__dict__.get("_callback_server"):

@@ -136,6 +136,8 @@ def test_every_table_fits_80_columns_and_wide_prints_everything(shell: Shell) ->
         ("datasets",): (),
         ("dataset",): (dataset,),
         ("changes",): (dataset,),
+        ("checks",): (),
+        ("runtimes",): (),
         ("storage",): (),
         ("storage", "unused"): (),
         ("storage", "sweep"): ("--dry-run",),
@@ -147,7 +149,7 @@ def test_every_table_fits_80_columns_and_wide_prints_everything(shell: Shell) ->
         ("users", "list"): (),
     }
     assert set(commands) | _ELSEWHERE == set(command_names(get_command(app)))
-    empty = {("notifications",), ("udf", "list"), ("audit",), ("batches", "dead")}
+    empty = {("notifications",), ("udf", "list"), ("audit",), ("batches", "dead"), ("checks",)}
     empty |= {("storage",), ("storage", "unused"), ("storage", "sweep")}
     for command, arguments in commands.items():
         text = shell.run(*command, *arguments)

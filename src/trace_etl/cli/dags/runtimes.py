@@ -4,10 +4,12 @@ from operator import itemgetter
 from typing import Any
 
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, WideOption
 
 
-def runtimes(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+def runtimes(
+    home: HomeOption = DEFAULT_HOME, wide: WideOption = False, as_json: JsonOption = False
+) -> None:
     """List the runtimes that jobs can use."""
     print_list(home, "/v1/runtimes", _RUNTIMES, as_json=as_json)
 

@@ -7,7 +7,7 @@ import typer
 
 from trace_etl.cli.client import Answer, session
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption, WideOption
 from trace_etl.cli.output import format_count, format_job, format_number, format_time, print_answer
 
 _DATASET_HELP = "Published name, or an output as dag.job.output."
@@ -21,6 +21,7 @@ def checks(
     failed: Annotated[bool, typer.Option("--failed", help="Only checks that failed.")] = False,
     limit: LimitOption = 50,
     home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List results of data checks, newest first."""

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from trace_etl.proof.row_encoding import describe_schema, encode_rows
+from trace_etl.proof import native
+from trace_etl.proof.row_encoding import describe_schema, encode_parts, join_parts
 
 SCHEME = "rows.v1"
 _DIGEST = 32
@@ -47,7 +48,7 @@ class RowHasher:
     def add(self, batch: Any) -> None:
         """Hash the rows of a record batch. Raises UnknownType."""
         for start in range(0, batch.num_rows, _BATCH_ROWS):
-            self._digests += _hash_rows(batch.slice(start, _BATCH_ROWS))
+            self._digests.append(_hash_rows(batch.slice(start, _BATCH_ROWS)))
 
     def finish(self) -> ContentHash:
         """Return the hashes of all rows."""
@@ -80,12 +81,20 @@ def add_row_sums(sums: Iterable[str]) -> str:
     return f"{sum(int(text, 16) for text in sums) % 2**256:064x}"
 
 
-def _hash_rows(batch: Any) -> list[bytes]:
-    rows = encode_rows(batch)
+def _hash_rows(batch: Any) -> bytes:
+    """Return the hashes of the rows, one after the other."""
+    parts = encode_parts(batch)
+    if native.kernels:
+        return native.kernels.sha256_rows(
+            [native.pass_column(part) for part in parts], batch.num_rows
+        )
+    rows = join_parts(parts)
     offsets = np.frombuffer(rows.buffers()[1], np.int64, len(rows) + 1, 8 * rows.offset).tolist()
     content = memoryview(rows.buffers()[2])
     sha256 = hashlib.sha256
-    return [sha256(content[start:end]).digest() for start, end in itertools.pairwise(offsets)]
+    return b"".join(
+        [sha256(content[start:end]).digest() for start, end in itertools.pairwise(offsets)]
+    )
 
 
 def _sum_digests(digests: bytes) -> int:

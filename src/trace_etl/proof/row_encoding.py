@@ -46,8 +46,20 @@ def describe_schema(schema: Any) -> str:
 
 def encode_rows(batch: Any) -> _Array:
     """Return the encoding of each row of a record batch as a binary array. Raises UnknownType."""
+    return join_parts(encode_parts(batch))
+
+
+def encode_parts(batch: Any) -> list[_Array]:
+    """Return binary arrays whose values, joined row by row, are the encoding. Raises UnknownType."""
     fields = _sort_fields(batch.schema)
     return _encode_records([batch.column(batch.schema.get_field_index(f.name)) for f in fields])
+
+
+def join_parts(parts: Sequence[_Array]) -> _Array:
+    """Concatenate the values of each row."""
+    if len(parts) == 1:
+        return parts[0]
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
 
 
 def describe_type(kind: _Type) -> str:
@@ -108,8 +120,8 @@ _DESCRIPTIONS: Sequence[tuple[Callable[[_Type], bool], Callable[[_Type], str]]] 
 )  # fmt: skip
 
 
-def _encode_records(columns: Sequence[_Array]) -> _Array:
-    """Encode records whose fields are given in order. Needs at least one field."""
+def _encode_records(columns: Sequence[_Array]) -> list[_Array]:
+    """Encode records whose fields are given in order, as parts. Needs at least one field."""
     fixed: list[tuple[Any, Any]] = []
     contents: list[_Array] = []
     for column in columns:
@@ -126,11 +138,7 @@ def _encode_records(columns: Sequence[_Array]) -> _Array:
         rows[:, at] = 1 if validity is None else validity
         rows[:, at + 1 : at + 1 + value.shape[1]] = value
         at += 1 + value.shape[1]
-    heads = _make_binary(np.arange(len(rows) + 1, dtype=np.int64) * width, rows)
-    if not contents:
-        return heads
-    separator = pa.scalar(b"", pa.large_binary())
-    return pc.binary_join_element_wise(heads, *contents, separator)
+    return [_make_binary(np.arange(len(rows) + 1, dtype=np.int64) * width, rows), *contents]
 
 
 def _unify(column: _Array) -> _Array:
@@ -182,7 +190,8 @@ def _encode_content(column: _Array) -> _Array:
         children = dict(
             zip((kind.field(n).name for n in range(kind.num_fields)), column.flatten(), strict=True)
         )
-        return _without_nulls(_encode_records([children[field.name] for field in fields]), column)
+        records = join_parts(_encode_records([children[field.name] for field in fields]))
+        return _without_nulls(records, column)
     if kinds.is_map(kind):
         entries = pa.StructArray.from_arrays([column.keys, column.items], ["key", "value"])
         return _join_elements(column, entries)
@@ -199,7 +208,7 @@ def _join_elements(column: _Array, elements: _Array) -> _Array:
         filled = pc.if_else(column.is_valid(), column, empty[0])
         return _encode_content(filled)
     first, last = (column.offsets[0].as_py(), column.offsets[len(column)].as_py())
-    records = _encode_records([elements.slice(first, last - first)])
+    records = join_parts(_encode_records([elements.slice(first, last - first)]))
     starts = np.asarray(column.offsets).astype(np.int64) - first
     offsets = _read_offsets(records)
     return _make_binary(offsets[starts], _read_bytes(records))

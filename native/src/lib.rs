@@ -1,0 +1,30 @@
+//! Kernels over Arrow columns. Each has a twin in Python that defines its result.
+//!
+//! A kernel returns `None` for input that is not plain and valid. Its caller then runs the twin, which
+//! finds the fault and names it, so that errors are the same with and without this module.
+
+mod columns;
+mod hashes;
+mod hex;
+mod json;
+mod rlp;
+mod trie;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn trace_etl_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<json::Shape>()?;
+    module.add_function(wrap_pyfunction!(json::parse_answers, module)?)?;
+    module.add_function(wrap_pyfunction!(hex::decode_hex, module)?)?;
+    module.add_function(wrap_pyfunction!(hex::decode_integers, module)?)?;
+    module.add_function(wrap_pyfunction!(rlp::encode_quantities, module)?)?;
+    module.add_function(wrap_pyfunction!(rlp::encode_data, module)?)?;
+    module.add_function(wrap_pyfunction!(rlp::encode_hashes, module)?)?;
+    module.add_function(wrap_pyfunction!(rlp::encode_records, module)?)?;
+    module.add_function(wrap_pyfunction!(rlp::encode_lists, module)?)?;
+    module.add_function(wrap_pyfunction!(hashes::keccak_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(hashes::sha256_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(trie::compute_roots, module)?)?;
+    Ok(())
+}

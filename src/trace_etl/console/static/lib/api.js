@@ -1,0 +1,95 @@
+// Calls of the user API through the console, and the session of this page.
+import { signal } from "../vendor/preact.js";
+
+/** @type {import("../vendor/preact.js").Signal<{name: string, role: string, org_id: string, csrf: string} | null | undefined>} */
+export const session = signal(undefined);
+const RANKS = ["reader", "writer", "admin"];
+
+/** An error of the API, with its problem document. */
+export class ApiError extends Error {
+  /** @param {number} status @param {any} problem */
+  constructor(status, problem) {
+    super(problem?.detail || `HTTP ${status}`);
+    this.status = status;
+    this.problem = problem || {};
+  }
+}
+
+/** Whether the user's role includes another role. The API decides; this only hides buttons. @param {string} role */
+export const can = (role) => RANKS.indexOf(session.value?.role ?? "") >= RANKS.indexOf(role);
+
+/** @param {Record<string, any>} [params] */
+export function query(params = {}) {
+  const pairs = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return pairs.length ? "?" + new URLSearchParams(pairs.map(([k, v]) => [k, String(v)])) : "";
+}
+
+/** Join path segments, each quoted. @param {...string} parts */
+export const path = (...parts) => parts.map((part) => encodeURIComponent(part)).join("/");
+
+/** @param {string} url @param {RequestInit} [options] @returns {Promise<Response>} */
+export async function send(url, options = {}) {
+  let reply;
+  try {
+    reply = await fetch(url, options);
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiError(0, { detail: "The console does not answer. Is the stack running? See `trace status`." });
+  }
+  if (reply.ok) return reply;
+  const problem = await reply.json().catch(() => null);
+  if (reply.status === 401 && url !== "/session") session.value = null;
+  throw new ApiError(reply.status, problem);
+}
+
+/** @param {string} to @param {Record<string, any>} [params] @param {AbortSignal} [signal] @returns {Promise<any>} */
+export const get = async (to, params, signal) => (await send(`/api/v1/${to}${query(params)}`, { signal })).json();
+
+/** @param {string} to @param {any} [body] @param {AbortSignal} [signal] @returns {Promise<Response>} */
+export const postRaw = (to, body, signal) =>
+  send(`/api/v1/${to}`, {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-trace-csrf": session.value?.csrf ?? "" },
+    body: body === undefined ? undefined : JSON.stringify(body),
+    signal,
+  });
+
+/** @param {string} to @param {any} [body] @param {AbortSignal} [signal] @returns {Promise<any>} */
+export const post = async (to, body, signal) => (await postRaw(to, body, signal)).json();
+
+/** Read every page of a list. @param {string} to @param {Record<string, any>} [params] @param {number} [most] */
+export async function getAll(to, params = {}, most = 5000) {
+  const items = [];
+  let after;
+  do {
+    const page = await get(to, { limit: 1000, ...params, after });
+    items.push(...page.items);
+    after = page.next;
+  } while (after && items.length < most);
+  return items;
+}
+
+export async function loadSession() {
+  try {
+    const reply = await send("/session");
+    session.value = reply.status === 204 ? null : await reply.json();
+  } catch (error) {
+    session.value = null;
+    if (!(error instanceof ApiError) || error.status !== 401) throw error; // 401: the token has expired
+  }
+}
+
+/** @param {{code?: string, token?: string}} body */
+export async function logIn(body) {
+  const reply = await send("/session", {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+  });
+  session.value = await reply.json();
+}
+
+export async function logOut() {
+  await send("/session", { method: "DELETE", headers: { "x-trace-csrf": session.value?.csrf ?? "" } });
+  location.assign("/login"); // a new page: nothing of the old session stays in memory
+}

@@ -1,0 +1,179 @@
+// Backfills, pauses, side effects, batches, invalidations, storage, users, keys and runtimes.
+import { useState } from "../vendor/preact.js";
+import { can, get, getAll, path, post } from "../lib/api.js";
+import * as format from "../lib/format.js";
+import { useLive } from "../lib/live.js";
+import { address, go } from "../lib/router.js";
+import { ask, Command, DatasetLink, Empty, Failure, Fields, html, JobLink, Loaded, Page, Panel, State, Table, Tabs, TaskLink, Time } from "../lib/ui.js";
+import { InvalidationTable } from "./dataset.js";
+import { resume } from "./dag.js";
+
+const SECTIONS = {
+  backfills: ["Backfills", Backfills], pauses: ["Pauses and pressure", Pauses], outbox: ["Outbox", Outbox], batches: ["Batches", Batches],
+  invalidations: ["Invalidations", AllInvalidations], storage: ["Storage", Storage], runtimes: ["Runtimes", Runtimes], users: ["Users", Users], keys: ["Keys", Keys],
+};
+
+export function OperationsPage({ section }) {
+  const [, Section] = SECTIONS[section] ?? SECTIONS.backfills;
+  const tabs = Object.entries(SECTIONS).filter(([key]) => key !== "users" || can("admin")).map(([key, [label]]) => [key, label]);
+  return html`<${Page} title="Operations"><${Tabs} current=${section} href=${(key) => `/operations/${key}`} tabs=${tabs} /><${Section} /></${Page}>`;
+}
+
+// --- backfills ------------------------------------------------------------------------------------
+
+function Backfills() {
+  const id = address.value.params.get("id");
+  const state = useLive((signal) => get("backfills", { limit: 200 }, signal), [], { matches: (c) => c.kind === "task", every: 5000 });
+  return html`${can("writer") && html`<${BackfillForm} onStarted=${state.reload} />`}
+    ${id && html`<${Chunks} key=${id} id=${id} />`}
+    <${Panel} title="Backfills"><${Loaded} state=${state}>${({ items }) => items.length ? html`<${Table} label="Backfills" rows=${items} selected=${(b) => b.backfill_id === id} columns=${[
+      { label: "State", width: "110px", render: (b) => html`<${State} status=${b.state} text=${b.paused_by ? "paused" : b.state} />` },
+      { label: "Job", width: "minmax(140px, 1.2fr)", render: (b) => html`<${JobLink} dag=${b.dag} job=${b.job} />` },
+      { label: "Blocks", width: "minmax(120px, 1fr)", render: (b) => html`<a class="mono" href=${`/operations/backfills?id=${b.backfill_id}`}>${b.start}–${b.end}</a>` },
+      { label: "Progress", width: "minmax(130px, 1fr)", render: (b) => html`<${Progress} backfill=${b} />` },
+      { label: "Chunks", width: "110px", align: "right", render: (b) => `${format.number(b.completed + b.skipped)} / ${format.number(b.pending + b.created + b.completed + b.failed + b.canceled + b.skipped)}` },
+      { label: "Left", width: "90px", align: "right", render: (b) => (b.state === "running" && b.seconds_left !== null ? format.duration(b.seconds_left) : "–") },
+      { label: "Started", width: "90px", align: "right", render: (b) => html`<${Time} at=${b.started_at} />` },
+      ...(can("writer") ? [{ label: "", width: "80px", align: "right", render: (b) => (b.state === "running" ? html`<button onClick=${() => cancelBackfill(b)}>Cancel</button>` : b.failed + b.canceled ? html`<button onClick=${() => resumeBackfill(b)}>Resume</button>` : "") }] : []),
+    ]} />` : html`<${Empty} title="No backfill was started." command="trace backfill DAG JOB --range 0-99999">A backfill builds a range of blocks of one job, with low priority.</${Empty}>`}</${Loaded}></${Panel}>`;
+}
+
+function Progress({ backfill: b }) {
+  const all = b.blocks_done + b.blocks_left || 1;
+  const chunks = b.pending + b.created + b.completed + b.failed + b.canceled + b.skipped || 1;
+  return html`<div class="bar" role="img" aria-label=${`${format.number(b.blocks_done)} of ${format.number(all)} blocks`} title=${`${format.number(b.blocks_done)} of ${format.number(all)} blocks, ${format.number(Math.round(b.blocks_per_second))} per second`}>
+    <i style=${{ width: `${(100 * b.blocks_done) / all}%` }} /><i class="failed" style=${{ width: `${(100 * b.failed) / chunks}%` }} /></div>`;
+}
+
+function BackfillForm({ onStarted }) {
+  const [form, setForm] = useState({ dag: "", job: "", start: "", end: "", chunk: "", force: false });
+  const [preview, setPreview] = useState(/** @type {any} */ (null));
+  const [error, setError] = useState(/** @type {any} */ (null));
+  const jobs = useLive(() => getAll("jobs"), [], { matches: (c) => c.kind === "deploy" });
+  const possible = (jobs.data ?? []).filter((job) => job.activation === "reactive");
+  const set = (field) => (event) => { setForm({ ...form, [field]: event.target.type === "checkbox" ? event.target.checked : event.target.value }); setPreview(null); };
+  const body = () => ({ dag: form.dag, job: form.job, start: Number(form.start), end: Number(form.end), chunk: form.chunk ? Number(form.chunk) : undefined, force: form.force });
+  const run = async (event) => {
+    event.preventDefault();
+    setError(null);
+    try {
+      if (!preview) return setPreview(await post("backfills/preview", body()));
+      const started = await post("backfills", body());
+      setPreview(null);
+      onStarted();
+      go(`/operations/backfills?id=${started.backfill_id}`);
+    } catch (failed) {
+      setError(failed);
+    }
+  };
+  return html`<${Panel} title="Build a range"><form class="panel-body stack" onSubmit=${run}>
+    <div class="filters">
+      <label>Job<select required value=${form.dag ? `${form.dag}/${form.job}` : ""} onChange=${(e) => { const [dag, ...job] = e.target.value.split("/"); setForm({ ...form, dag, job: job.join("/") }); setPreview(null); }}>
+        <option value="">Choose …</option>${possible.map((job) => html`<option value=${`${job.dag}/${job.job}`}>${job.dag} / ${job.job}</option>`)}</select></label>
+      <label>First block<input required inputmode="numeric" pattern="[0-9]+" value=${form.start} onInput=${set("start")} /></label>
+      <label>Last block<input required inputmode="numeric" pattern="[0-9]+" value=${form.end} onInput=${set("end")} /></label>
+      <label>Blocks per task<input inputmode="numeric" pattern="[0-9]*" placeholder="As upstream" value=${form.chunk} onInput=${set("chunk")} /></label>
+      <label class="check"><input type="checkbox" checked=${form.force} onChange=${set("force")} />Rebuild existing partitions</label>
+      <button class=${preview ? "primary" : ""}>${preview ? `Start ${format.count(preview.build + preview.rebuild, "task")}` : "Preview"}</button>
+    </div>
+    <${Failure} error=${error} />
+    ${preview && html`<${Fields} items=${[["Build", format.count(preview.build, "chunk")], ["Rebuild", format.count(preview.rebuild, "chunk")], ["Already there", format.count(preview.there, "chunk")], ["Without input", format.count(preview.no_input, "chunk")],
+      ["Blocks", format.number(preview.blocks)], ["Expected rows", preview.rows === null ? "unknown" : format.number(preview.rows)], ["Fed by", preview.fed_by], ["Blocks per task", format.number(preview.chunk)]]} />`}
+  </form></${Panel}>`;
+}
+
+function Chunks({ id }) {
+  const state = useLive((signal) => get(`backfills/${path(id)}/chunks`, { limit: 1000 }, signal), [id], { matches: (c) => c.kind === "task" });
+  return html`<${Panel} title=${html`Chunks of <span class="mono">${format.short(id)}</span>`} actions=${html`<a href="/operations/backfills">Close</a>`}><${Loaded} state=${state}>${({ items }) => html`<${Table} label="Chunks" rows=${items} height=${360} columns=${[
+    { label: "State", width: "110px", render: (c) => html`<${State} status=${c.state} />` }, { label: "Blocks", width: "minmax(120px, 1fr)", render: (c) => html`<span class="mono">${c.start}–${c.end}</span>` },
+    { label: "What", width: "90px", render: (c) => c.action }, { label: "Task", width: "142px", render: (c) => (c.task_id ? html`<${TaskLink} id=${c.task_id} />` : "–") }, { label: "Rows", width: "90px", align: "right", render: (c) => format.number(c.rows) },
+    { label: "Error", width: "minmax(150px, 2fr)", render: (c) => html`<span class="state-failed" title=${c.error_message}>${c.error_message ?? ""}</span>` }]} />`}</${Loaded}></${Panel}>`;
+}
+
+const cancelBackfill = (b) => ask({ title: "Cancel this backfill?", body: html`<p>${format.count(b.pending + b.created, "chunk")} of <strong>${b.dag}.${b.job}</strong> are not done. Waiting tasks are canceled, running ones are asked to stop. Resume continues later.</p>`, action: "Cancel the backfill", danger: true,
+  run: async () => `${format.count((await post(`backfills/${b.backfill_id}/cancel`)).canceled_tasks, "task")} canceled.` });
+const resumeBackfill = (b) => ask({ title: "Resume this backfill?", body: html`<p>${format.count(b.failed + b.canceled, "chunk")} that failed or were canceled run again.</p>`, action: "Resume",
+  run: async () => `${format.count((await post(`backfills/${b.backfill_id}/resume`)).chunks, "chunk")} run again.` });
+
+// --- pauses and pressure --------------------------------------------------------------------------
+
+function Pauses() {
+  const state = useLive(async (signal) => { const [pauses, pressure] = await Promise.all([get("pauses", { limit: 1000 }, signal), get("pressure", {}, signal)]); return { pauses: pauses.items, pressure }; }, [], { matches: (c) => c.kind === "pause" || c.kind === "task", every: 10_000 });
+  return html`<${Loaded} state=${state}>${({ pauses, pressure }) => html`
+    <${Panel} title="Pauses">${pauses.length ? html`<${Table} label="Pauses" rows=${pauses} columns=${[
+      { label: "Job", width: "minmax(150px, 1.2fr)", render: (p) => html`<${JobLink} dag=${p.dag} job=${p.job} />` }, { label: "Holds", width: "100px", render: (p) => html`<${State} status="paused" text=${p.tier === "bulk" ? "bulk tasks" : "all tasks"} />` },
+      { label: "By", width: "minmax(120px, 1fr)", render: (p) => (p.by_job ? html`queue of <${JobLink} dag=${p.by_dag} job=${p.by_job} />` : p.by) }, { label: "Reason", width: "minmax(150px, 2fr)", render: (p) => p.reason || "–" },
+      { label: "Since", width: "90px", align: "right", render: (p) => html`<${Time} at=${p.since} />` },
+      ...(can("writer") ? [{ label: "", width: "90px", align: "right", render: (p) => (p.by_job ? "" : html`<button onClick=${() => resume(p.dag, p.job)}>Resume</button>`) }] : [])]} />`
+      : html`<${Empty} title="Nothing is paused." command="trace pause DAG JOB --reason maintenance">Users pause jobs; a queue above its limit pauses the jobs upstream.</${Empty}>`}
+      ${pressure.deferred_events > 0 && html`<div class="table-foot">${format.count(pressure.deferred_events, "event")} wait until a paused job resumes</div>`}</${Panel}>
+    <div class="columns"><${Panel} title="Queues with limits">${pressure.queues.length ? html`<${Table} label="Queues with limits" rows=${pressure.queues} columns=${[
+      { label: "Job", width: "minmax(140px, 1fr)", render: (q) => html`<${JobLink} dag=${q.dag} job=${q.job} />` }, { label: "Queued", width: "80px", align: "right", render: (q) => format.number(q.normal + q.bulk) },
+      { label: "Limit", width: "80px", align: "right", render: (q) => (q.max_queue_depth !== null ? format.number(q.max_queue_depth) : format.duration(q.max_queue_age)) },
+      { label: "Pushes back", width: "minmax(100px, 1fr)", render: (q) => (q.sheds ? html`<${State} status="paused" text=${`${q.pausing} jobs, ${q.sheds}`} />` : html`<span class="muted">no</span>`) }]} />` : html`<${Empty} title="No job limits its queue."><code>max_queue_depth</code> in a DAG file limits how many tasks may wait.</${Empty}>`}</${Panel}>
+    <${Panel} title="Operators">${pressure.operators.length ? html`<${Table} label="Operators" rows=${pressure.operators} columns=${[{ label: "Operator", width: "minmax(120px, 1fr)", render: (o) => html`<a href=${`/tasks?operator=${encodeURIComponent(o.operator)}`}>${o.operator}</a>` }, { label: "Running", width: "80px", align: "right", render: (o) => format.number(o.running) }, { label: "Queued", width: "80px", align: "right", render: (o) => format.number(o.queued) }, { label: "Cap", width: "70px", align: "right", render: (o) => o.cap ?? "–" }]} />` : html`<${Empty} title="No task waits or runs." />`}</${Panel}></div>`}</${Loaded}>`;
+}
+
+// --- side effects and batches ---------------------------------------------------------------------
+
+function Outbox() {
+  const state = useLive((signal) => get("outbox", { limit: 500 }, signal), [], { every: 5000 });
+  const failed = (state.data?.items ?? []).filter((item) => item.failed_at).length;
+  return html`<${Panel} title="Side effects that wait or failed" actions=${can("writer") && failed > 0 && html`<button onClick=${() => ask({ title: `Replay ${format.count(failed, "side effect")}?`, body: html`<p>Each is tried again now. Receivers recognise repetitions.</p>`, action: "Replay", run: async () => `${format.number((await post("outbox/replay")).replayed)} are tried again.` })}>Replay failed</button>`}>
+    <${Loaded} state=${state}>${({ items }) => items.length ? html`<${Table} label="Outbox" rows=${items} columns=${[
+      { label: "State", width: "100px", render: (i) => html`<${State} status=${i.failed_at ? "failed" : "pending"} />` }, { label: "Kind", width: "minmax(110px, 1fr)", render: (i) => i.kind }, { label: "Target", width: "minmax(90px, 1fr)", render: (i) => i.target },
+      { label: "Tries", width: "60px", align: "right", render: (i) => i.tries }, { label: "Error", width: "minmax(160px, 2fr)", render: (i) => html`<span title=${i.last_error}>${i.last_error ?? ""}</span>` }, { label: "Created", width: "90px", align: "right", render: (i) => html`<${Time} at=${i.created_at} />` }]} />`
+      : html`<${Empty} title="The outbox is empty.">Wake-ups, routed events and messages pass through it. What fails permanently stays here until it is replayed.</${Empty}>`}</${Loaded}></${Panel}>`;
+}
+
+function Batches() {
+  const state = useLive((signal) => get("batches", { limit: 500 }, signal), [], { every: 10_000 });
+  const act = (batch, verb, title, text) => ask({ title, body: html`<p>${text}</p>`, action: title.replace("?", ""), danger: verb === "drop", run: async () => { await post(`batches/${batch.publish_id}/${verb}`); state.reload(); return "Done."; } });
+  return html`<${Panel} title="Batches of buffered datasets"><${Loaded} state=${state}>${({ items }) => items.length ? html`<${Table} label="Batches" rows=${items} columns=${[
+    { label: "State", width: "100px", render: (b) => html`<${State} status=${b.state} />` }, { label: "Dataset", width: "minmax(110px, 1fr)", render: (b) => html`<${DatasetLink} name=${b.dataset} />` }, { label: "Task", width: "142px", render: (b) => html`<${TaskLink} id=${b.task_id} />` },
+    { label: "Rows", width: "80px", align: "right", render: (b) => format.number(b.row_count ?? b.record_count) }, { label: "Error", width: "minmax(150px, 2fr)", render: (b) => html`<span class="state-failed" title=${b.error_message}>${b.error_message ?? ""}</span>` }, { label: "Accepted", width: "90px", align: "right", render: (b) => html`<${Time} at=${b.accepted_at} />` },
+    ...(can("writer") ? [{ label: "", width: "140px", align: "right", render: (b) => b.state === "failed" && html`<button onClick=${() => act(b, "retry", "Retry the batch?", "It is delivered to the sink again.")}>Retry</button> <button onClick=${() => act(b, "drop", "Drop the batch?", "Its rows will never be written, and its file is deleted.")}>Drop</button>` }] : [])]} />`
+    : html`<${Empty} title="No batch was published.">Tasks publish batches to buffered datasets. One that cannot be written is dead-lettered here.</${Empty}>`}</${Loaded}></${Panel}>`;
+}
+
+function AllInvalidations() {
+  const state = useLive((signal) => get("invalidations", { limit: 500 }, signal), [], { every: 10_000 });
+  return html`<${Panel}><${Loaded} state=${state}>${({ items }) => (items.length ? html`<${InvalidationTable} items=${items} />` : html`<${Empty} title="No data was invalidated.">Reorganisations of followed chains and reported defects appear here.</${Empty}>`)}</${Loaded}></${Panel}>`;
+}
+
+// --- storage, runtimes, users, keys ---------------------------------------------------------------
+
+function Storage() {
+  const state = useLive((signal) => get("storage", {}, signal), [], { every: 30_000 });
+  const sweep = () => ask({ title: "Sweep the storage now?", body: html`<p>Everything that is due is deleted. Nothing that a reader, a running task or a delivery needs is touched.</p>`, action: "Sweep", danger: true, run: async () => { const reply = await post("storage/sweep"); return `${format.count(reply.objects, "object")} (${format.size(reply.bytes)}) deleted.`; } });
+  return html`<${Loaded} state=${state} rows=${6}>${(storage) => { const sum = (field) => storage.items.reduce((total, item) => total + item[field], 0); return html`
+    <div class="stats"><div class="stat"><span class="label">Stored</span><span class="value">${format.size(sum("bytes"))}</span><div class="hint">${format.count(sum("objects"), "object")}</div></div><div class="stat"><span class="label">Due for deletion</span><span class="value">${format.size(sum("due_bytes"))}</span><div class="hint">${format.count(sum("due_prefixes"), "prefix")}</div></div>
+      <div class="stat"><span class="label">Sweeper</span><span class="value">${storage.sweeps ? "on" : "off"}</span></div><div class="stat"><span class="label">Foreign objects</span><span class="value">${format.number(storage.foreign.objects)}</span><div class="hint">never deleted</div></div></div>
+    <${Panel} title="By dataset and kind" actions=${can("admin") && html`<button onClick=${sweep}>Sweep now</button>`}><${Table} label="Storage" rows=${storage.items} columns=${[
+      { label: "Dataset", width: "minmax(130px, 1.4fr)", render: (i) => i.dataset ?? html`<span class="muted">tasks</span>` }, { label: "Kind", width: "110px", render: (i) => html`<span class="tag">${i.kind}</span>` }, { label: "Objects", width: "90px", align: "right", render: (i) => format.number(i.objects) }, { label: "Size", width: "90px", align: "right", render: (i) => format.size(i.bytes) },
+      { label: "Due", width: "90px", align: "right", render: (i) => format.size(i.due_bytes) }, { label: "Kept", width: "80px", align: "right", render: (i) => format.number(i.kept_prefixes) }, { label: "Next sweep", width: "100px", align: "right", render: (i) => html`<${Time} at=${i.next_sweep_at} />` }]} /></${Panel}>`; }}</${Loaded}>`;
+}
+
+function Runtimes() {
+  const state = useLive((signal) => get("runtimes", {}, signal), [], { every: 10_000 });
+  return html`<${Panel}><${Loaded} state=${state}>${(reply) => html`<${Table} label="Runtimes" rows=${reply.items ?? reply.runtimes ?? []} columns=${[
+    { label: "Runtime", width: "minmax(130px, 1fr)", render: (r) => html`<a href=${`/tasks?runtime=${encodeURIComponent(r.name ?? r.runtime)}`}>${r.name ?? r.runtime}</a>` },
+    { label: "Workers", width: "90px", align: "right", render: (r) => format.number(Array.isArray(r.workers) ? r.workers.length : r.workers) },
+    { label: "Settings", width: "minmax(220px, 3fr)", render: (r) => html`<span class="mono muted">${Object.entries(r).filter(([k, v]) => !["name", "runtime", "workers"].includes(k) && v !== null && typeof v !== "object").map(([k, v]) => `${k} ${v}`).join(" · ")}</span>` }]} />`}</${Loaded}></${Panel}>`;
+}
+
+function Users() {
+  const state = useLive(() => getAll("users"), []);
+  const change = (user, verb, text) => ask({ title: `${verb === "disable" ? "Disable" : "Enable"} ${user.name}?`, body: html`<p>${text}</p>`, action: verb === "disable" ? "Disable" : "Enable", danger: verb === "disable", run: async () => { await post(`users/${path(user.name)}/${verb}`); state.reload(); return "Done."; } });
+  const setRole = (user, role) => ask({ title: `Make ${user.name} ${role}?`, body: html`<p>The new role applies from the next request on.</p>`, action: "Change the role", run: async () => { await post(`users/${path(user.name)}/role`, { role }); state.reload(); return `${user.name} is ${role} now.`; } });
+  return html`<${Panel} title="Users" actions=${html`<${Command} text="trace users add NAME reader" />`}><${Loaded} state=${state}>${(users) => html`<${Table} label="Users" rows=${users} columns=${[
+    { label: "User", width: "minmax(130px, 1fr)", render: (u) => html`<strong>${u.name}</strong>` }, { label: "Role", width: "120px", render: (u) => html`<select aria-label=${`Role of ${u.name}`} value=${u.role} onChange=${(e) => { const role = e.target.value; e.target.value = u.role; setRole(u, role); }}>${["reader", "writer", "admin"].map((r) => html`<option>${r}</option>`)}</select>` },
+    { label: "State", width: "110px", render: (u) => html`<${State} status=${u.disabled_at ? "canceled" : "completed"} text=${u.disabled_at ? "disabled" : "enabled"} />` }, { label: "Added", width: "100px", align: "right", render: (u) => html`<${Time} at=${u.added_at} />` },
+    { label: "", width: "100px", align: "right", render: (u) => (u.disabled_at ? html`<button onClick=${() => change(u, "enable", "The tokens of this user work again.")}>Enable</button>` : html`<button onClick=${() => change(u, "disable", "Every request of this user is refused immediately, also with tokens that have not expired.")}>Disable</button>`) }]} />`}</${Loaded}></${Panel}>`;
+}
+
+function Keys() {
+  const state = useLive((signal) => get("certificate-keys", {}, signal), []);
+  return html`<${Panel} title="Public keys of manifests"><${Loaded} state=${state}>${({ keys }) => html`<${Table} label="Keys" rows=${keys} columns=${[{ label: "Key", width: "minmax(180px, 1fr)", render: (k) => html`<span class="mono">${k.kid}</span>` }, { label: "Algorithm", width: "100px", render: (k) => k.alg ?? k.crv }, { label: "x", width: "minmax(160px, 2fr)", render: (k) => html`<span class="mono muted">${k.x}</span>` }]} />`}</${Loaded}></${Panel}>
+    <${Panel} title="Other keys"><div class="panel-body stack"><p>Keys of tasks, services and workers are files of the stack and have no API. The command line rotates them:</p><${Command} text="trace keys --help" /></div></${Panel}>`;
+}

@@ -1,0 +1,217 @@
+// The list of tasks with filters, failures by error, and one task with its attempts and its log.
+import { useEffect, useRef, useState } from "../vendor/preact.js";
+import { can, get, path, post } from "../lib/api.js";
+import * as format from "../lib/format.js";
+import { useLive } from "../lib/live.js";
+import { address, setParams } from "../lib/router.js";
+import { ask, Command, Empty, Failure, Fields, html, JobLink, Loaded, Page, Panel, State, Table, Tabs, TaskLink, taskState, Time, toast } from "../lib/ui.js";
+import { FailureTable } from "./overview.js";
+
+const STATUSES = ["Queued", "Running", "Completed", "Failed", "Canceled"];
+const FILTERS = ["dag", "job", "operator", "runtime", "worker", "error_code"];
+const PAGE = 200;
+
+export function TasksPage() {
+  const { params } = address.value;
+  const view = params.get("view") === "failures" ? "failures" : "list";
+  return html`<${Page} title="Tasks">
+    <${Tabs} current=${view} href=${(key) => (key === "failures" ? "/tasks?view=failures" : "/tasks")} tabs=${[["list", "All tasks"], ["failures", "Failures by error"]]} />
+    ${view === "failures" ? html`<${Failures} />` : html`<${TaskList} />`}
+  </${Page}>`;
+}
+
+function TaskList() {
+  const { params } = address.value;
+  const filters = Object.fromEntries([...FILTERS, "status"].map((name) => [name, params.get(name) || undefined]));
+  const key = JSON.stringify(filters);
+  const [more, setMore] = useState({ key: "", items: [], next: null, busy: false });
+  const state = useLive((signal) => get("tasks", { ...filters, limit: PAGE }, signal), [key], { matches: (change) => change.kind === "task" });
+  useEffect(() => setMore({ key, items: [], next: null, busy: false }), [key]);
+  const first = state.data?.items ?? [];
+  const known = new Set(first.map((task) => task.task_id));
+  const rows = [...first, ...more.items.filter((task) => !known.has(task.task_id))].map((task) => ({ ...task, key: task.task_id }));
+  const next = more.items.length ? more.next : state.data?.next;
+  const loadMore = async () => {
+    if (more.busy || !next) return;
+    setMore({ ...more, busy: true });
+    try {
+      const page = await get("tasks", { ...filters, limit: PAGE, after: next });
+      setMore((before) => ({ key, items: [...before.items, ...page.items], next: page.next, busy: false }));
+    } catch (error) {
+      toast(error.message, "failed");
+    }
+  };
+  return html`<${Filters} filters=${filters} />
+    <${Panel}><${Loaded} state=${state} rows=${10}>${() => rows.length ? html`<${Table} label="Tasks, newest first" rows=${rows} onEnd=${loadMore}
+      height=${Math.max(360, innerHeight - 260)} href=${(task) => `/tasks/${task.task_id}`} columns=${[
+        { label: "State", width: "104px", render: (task) => html`<${State} status=${taskState(task)} />` },
+        { label: "Job", width: "minmax(150px, 1.2fr)", render: (task) => html`<${JobLink} dag=${task.dag} job=${task.job} />` },
+        { label: "Partition", width: "minmax(110px, 0.8fr)", render: (task) => html`<span class="mono">${task.partition_key ?? (task.cursor !== null ? `cursor ${task.cursor}` : "–")}</span>` },
+        { label: "Attempt", width: "64px", align: "right", render: (task) => html`<span class=${task.attempt > 1 ? "" : "muted"}>${task.attempt}</span>` },
+        { label: "Reason or error", width: "minmax(160px, 2fr)", render: (task) => html`<span class=${task.status === "Failed" ? "state-failed" : "muted"} title=${task.reason ?? task.error_message}>${task.reason ?? task.error_message ?? ""}</span>` },
+        { label: "Duration", width: "86px", align: "right", render: (task) => (task.started_at ? format.between(task.started_at, task.finished_at) : "–") },
+        { label: "Created", width: "80px", align: "right", render: (task) => html`<${Time} at=${task.created_at} />` },
+        { label: "Task", width: "142px", render: (task) => html`<${TaskLink} id=${task.task_id} />` },
+      ]} /><div class="table-foot">${format.count(rows.length, "task")} loaded${next ? "; scroll for more" : ""}</div>`
+      : html`<${Empty} title="No task matches." command="trace trigger DAG JOB --range 0-9999">${Object.values(filters).some(Boolean) ? html`<a href="/tasks">Remove the filters</a>` : "Trigger a source to create tasks."}</${Empty}>`}</${Loaded}></${Panel}>`;
+}
+
+function Filters({ filters }) {
+  const dags = useLive((signal) => get("dags", { limit: 1000 }, signal), [], { matches: (c) => c.kind === "deploy" });
+  return html`<div class="filters">
+    <label>State<select value=${filters.status ?? ""} onChange=${(e) => setParams({ status: e.target.value })}><option value="">All</option>${STATUSES.map((s) => html`<option>${s}</option>`)}</select></label>
+    <label>DAG<select value=${filters.dag ?? ""} onChange=${(e) => setParams({ dag: e.target.value })}><option value="">All</option>${(dags.data?.items ?? []).map((d) => html`<option>${d.dag}</option>`)}</select></label>
+    ${["job", "operator", "worker", "error_code"].map((name) => html`<label>${name === "error_code" ? "Error" : name[0].toUpperCase() + name.slice(1)}
+      <input value=${filters[name] ?? ""} placeholder="Any" onChange=${(e) => setParams({ [name]: e.target.value.trim() })} /></label>`)}
+  </div>`;
+}
+
+function Failures() {
+  const state = useLive((signal) => get("failures", {}, signal), [], { matches: (change) => change.kind === "task" });
+  const actions = can("writer") ? (group) => html`<button onClick=${() => retryGroup(group)}>Retry ${format.number(group.tasks)}</button>` : undefined;
+  return html`<${Panel}><${Loaded} state=${state}>${({ items }) => items.length
+    ? html`<${FailureTable} items=${items} actions=${actions} />`
+    : html`<${Empty} title="No task failed permanently.">Failures are grouped here by job and error, and can be retried together.</${Empty}>`}</${Loaded}></${Panel}>`;
+}
+
+function retryGroup(group) {
+  const body = { dag: group.dag, job: group.job, error_code: group.error_code ?? undefined };
+  ask({
+    title: `Retry ${format.count(group.tasks, "task")} of ${group.dag}.${group.job}?`,
+    body: html`<p>All of them failed with <code>${group.error_code ?? "an unknown error"}</code>. Each gets as many attempts as a new task. Other tasks are not touched.</p>
+      <${Command} text=${`trace retry --dag ${group.dag} --job ${group.job}${group.error_code ? ` --error ${group.error_code}` : ""}`} />`,
+    action: "Retry",
+    run: async () => `${format.count((await post("tasks/retry", body)).retried, "task")} will run again.`,
+  });
+}
+
+// --- one task -------------------------------------------------------------------------------------
+
+export function TaskPage({ id }) {
+  const state = useLive((signal) => get(`tasks/${path(id)}`, {}, signal), [id], { matches: (change) => change.kind === "task" && change.task_id === id, every: 15_000 });
+  const task = state.data;
+  const isOpen = task && (["Queued", "Running"].includes(task.status) || task.retry_at);
+  const actions = task && can("writer") && html`${isOpen && html`<button onClick=${() => cancel(task)}>Cancel</button>`}
+    ${task.status === "Failed" && !task.retry_at && html`<button class="primary" onClick=${() => retry(task)}>Retry</button>`}`;
+  return html`<${Page} title=${task ? `${task.job} ${task.partition_key ?? format.short(id)}` : format.short(id)} trail=${html`<a href="/tasks">Tasks</a> / ${task && html`<a href=${`/dags/${path(task.dag)}`}>${task.dag}</a>`}`} actions=${actions}>
+    <${Loaded} state=${state}>${(found) => html`<${Task} task=${found} />`}</${Loaded}></${Page}>`;
+}
+
+function Task({ task }) {
+  const { params } = address.value;
+  const attempt = Number(params.get("attempt")) || task.attempt;
+  return html`
+    ${task.reason && html`<div class="banner"><${State} status=${taskState(task)} text=${taskState(task)} /><span>${task.reason}</span></div>`}
+    <${Panel}>
+      <${Fields} items=${[
+        ["State", html`<${State} status=${taskState(task)} />`],
+        ["Job", html`<${JobLink} dag=${task.dag} job=${task.job} />`],
+        ["Partition", task.partition_key && html`<span class="mono">${task.partition_key}</span>`],
+        ["Cursor", task.cursor !== null ? format.number(task.cursor) : ""],
+        ["Operator", task.operator],
+        ["Runtime", html`<a href=${`/tasks?runtime=${encodeURIComponent(task.runtime)}`}>${task.runtime}</a>`],
+        ["Worker", task.worker_id && html`<a href=${`/tasks?worker=${encodeURIComponent(task.worker_id)}`}>${task.worker_id}</a>`],
+        ["Attempt", task.max_attempts > 10_000 ? `${task.attempt} (always on)` : `${task.attempt} of ${task.max_attempts}`],
+        ["Created", html`<${Time} at=${task.created_at} />`],
+        ["Waited", task.started_at && format.between(task.queued_at, task.started_at)],
+        ["Ran", task.started_at && format.between(task.started_at, task.finished_at)],
+        ["Next attempt", task.retry_at && html`<${Time} at=${task.retry_at} />`],
+        ["Id", html`<span class="mono">${task.task_id}</span>`],
+      ]} />
+    </${Panel}>
+    ${task.error_message && html`<${Panel} title=${html`Error <span class="tag">${task.error_code}</span>`}><${ErrorText} text=${task.error_message} task=${task} /></${Panel}>`}
+    <${Panel} title="Attempts"><${Timeline} task=${task} chosen=${attempt} /></${Panel}>
+    <${Outputs} task=${task} attempt=${attempt} />
+    <${Log} key=${attempt} task=${task} attempt=${attempt} />`;
+}
+
+/** The message, and the line of the job's SQL that it points at. */
+function ErrorText({ text, task }) {
+  const line = Number(/line:? (\d+)/i.exec(text)?.[1] ?? 0);
+  const job = useLive((signal) => (line ? get(`jobs/${path(task.dag, task.job)}`, {}, signal) : Promise.resolve(null)), [task.dag, task.job, line]);
+  const sql = job.data?.config?.sql;
+  return html`<div class="error-text" tabindex="0">${text}</div>${sql && html`<div class="code" tabindex="0"><pre>${sql.split("\n").map((row, i) =>
+    html`<div class=${`line ${i + 1 === line ? "pointed" : ""}`}><span>${i + 1}</span><span>${row || " "}</span></div>`)}</pre></div>`}`;
+}
+
+function Timeline({ task, chosen }) {
+  const ended = task.attempts.map((a) => ({ ...a, state: a.outcome }));
+  const isRunning = task.status === "Running" && !ended.some((a) => a.attempt === task.attempt);
+  const all = isRunning ? [...ended, { attempt: task.attempt, worker_id: task.worker_id, started_at: task.started_at, ended_at: null, state: "Running" }] : ended;
+  if (!all.length) return html`<${Empty} title="No attempt has started.">${task.reason ?? ""}</${Empty}>`;
+  const now = Date.now();
+  const from = Math.min(...all.map((a) => Date.parse(a.started_at ?? a.ended_at ?? task.created_at)));
+  const to = Math.max(...all.map((a) => (a.ended_at ? Date.parse(a.ended_at) : now)), from + 1);
+  return html`<div class="timeline">${all.slice(-50).map((a) => {
+    const begin = Date.parse(a.started_at ?? a.ended_at);
+    const end = a.ended_at ? Date.parse(a.ended_at) : now;
+    const kind = { Completed: "completed", Failed: "failed", Canceled: "canceled", Running: "running" }[a.state] ?? "failed";
+    const place = { left: `${(100 * (begin - from)) / (to - from)}%`, width: `${Math.max(0.4, (100 * (end - begin)) / (to - from))}%` };
+    return html`<div class="timeline-row"><a href=${`?attempt=${a.attempt}`} aria-current=${a.attempt === chosen ? "true" : undefined}><${State} status=${a.state} text=${`#${a.attempt}`} /></a>
+      <div class="timeline-track"><a class=${`state-${kind}`} href=${`?attempt=${a.attempt}`} style=${place} aria-label=${`Log of attempt ${a.attempt}`} title=${a.error_message ?? a.state} /></div>
+      <span class="muted">${format.between(a.started_at, a.ended_at)} ${a.cause ? `· ${a.cause}` : ""}${a.worker_id ? ` · ${a.worker_id}` : ""}</span></div>`;
+  })}</div>`;
+}
+
+function Outputs({ task, attempt }) {
+  const outputs = task.attempts.find((a) => a.attempt === attempt)?.outputs ?? [];
+  const names = useLive((signal) => (outputs.length ? get("datasets", { dag: task.dag, job: task.job, limit: 100 }, signal) : Promise.resolve({ items: [] })), [task.task_id, outputs.length]);
+  if (!outputs.length) return null;
+  const byId = new Map((names.data?.items ?? []).map((d) => [d.dataset_uuid, d]));
+  return html`<${Panel} title="Outputs"><${Table} label="Outputs of the attempt" rows=${outputs} columns=${[
+    { label: "Dataset", width: "minmax(120px, 1fr)", render: (o) => { const d = byId.get(o.dataset_uuid); return d?.name ? html`<a href=${`/datasets/${path(d.name)}?key=${encodeURIComponent(o.partition_key ?? "")}`}>${d.name}</a>` : (d?.output ?? html`<span class="mono">${format.short(o.dataset_uuid)}</span>`); } },
+    { label: "Partition", width: "minmax(100px, 1fr)", render: (o) => html`<span class="mono">${o.partition_key ?? "–"}</span>` },
+    { label: "Rows", width: "90px", align: "right", render: (o) => format.number(o.row_count) },
+    { label: "Size", width: "80px", align: "right", render: (o) => format.size(o.byte_count) },
+    { label: "Location", width: "minmax(160px, 2fr)", render: (o) => html`<span class="mono muted" title=${o.location}>${o.location}</span>` },
+  ]} /></${Panel}>`;
+}
+
+/** The output of one attempt. The newest part is shown; earlier parts are loaded on request. */
+function Log({ task, attempt }) {
+  const [text, setText] = useState("");
+  const [error, setError] = useState(/** @type {any} */ (null));
+  const box = useRef(/** @type {any} */ (null));
+  const start = useRef(0);
+  const isRunning = task.status === "Running" && task.attempt === attempt;
+  useEffect(() => {
+    let stopped = false;
+    let timer = 0;
+    const read = async () => {
+      try {
+        for (;;) {
+          const reply = await get(`tasks/${task.task_id}/logs`, { attempt, start: start.current });
+          if (stopped) return;
+          if (!reply.parts.length) break;
+          start.current = reply.next_start;
+          const stays = box.current && box.current.scrollHeight - box.current.scrollTop - box.current.clientHeight < 40;
+          setText((before) => (before + reply.parts.map((part) => part.text).join("")).slice(-400_000));
+          if (stays) requestAnimationFrame(() => box.current?.scrollTo(0, box.current.scrollHeight));
+        }
+      } catch (failed) {
+        setError(failed);
+        return;
+      }
+      if (isRunning) timer = window.setTimeout(read, 1500);
+    };
+    read();
+    return () => { stopped = true; clearTimeout(timer); };
+  }, [task.task_id, attempt, isRunning]);
+  return html`<${Panel} title=${`Log of attempt ${attempt}`} actions=${html`<${Command} text=${`trace logs ${format.short(task.task_id)} --attempt ${attempt}`} />`}>
+    <${Failure} error=${error} />
+    ${text ? html`<div class="log" ref=${box} tabindex="0" role="log" aria-label=${`Log of attempt ${attempt}`}><pre>${text}</pre></div>`
+      : html`<${Empty} title="This attempt wrote no output.">Functions write here what they print, and operators the error that ended them.</${Empty}>`}</${Panel}>`;
+}
+
+const cancel = (task) => ask({
+  title: `Cancel ${task.job} ${task.partition_key ?? ""}?`,
+  body: html`<p>${task.status === "Running" ? "The worker is asked to stop with its next heartbeat." : "The task does not start."} Jobs downstream get no event for it.</p>`,
+  action: "Cancel the task", danger: true,
+  run: async () => { await post(`tasks/${task.task_id}/cancel`); return "The task is canceled."; },
+});
+const retry = (task) => ask({
+  title: `Retry ${task.job} ${task.partition_key ?? ""}?`,
+  body: html`<p>It failed with <code>${task.error_code}</code> after ${format.count(task.attempt, "attempt")}, and gets as many attempts as a new task.</p>`,
+  action: "Retry",
+  run: async () => `${format.count((await post("tasks/retry", { task_ids: [task.task_id] })).retried, "task")} will run again.`,
+});

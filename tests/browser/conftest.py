@@ -1,0 +1,36 @@
+"""One browser, and running services with data for every page, for all tests of the console."""
+
+from collections.abc import Generator
+
+import pytest
+from playwright.sync_api import Browser
+
+from support.browsing import Visit, World, open_browser, open_world, visit
+from support.dispatcher import Secrets
+from support.postgres import Templates
+
+
+@pytest.fixture(scope="session")
+def world(
+    secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[World]:
+    with open_world(secrets, templates, tmp_path_factory.mktemp("objects")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def browser() -> Generator[Browser]:
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def admin(browser: Browser, world: World) -> Generator[Visit]:
+    with visit(browser, world.url, world.token()) as made:
+        yield made
+
+
+@pytest.fixture
+def reader(browser: Browser, world: World) -> Generator[Visit]:
+    with visit(browser, world.url, world.token("rita")) as made:
+        yield made

@@ -4,28 +4,28 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
-from pydantic import StringConstraints
+from pydantic import FailFast, Field, StringConstraints
 
-from trace_etl.api.body import ListReply, Name, Reply, Request
+from trace_etl.api.body import ListReply, Name, Reply, UserRequest
 from trace_etl.api.user.jobs import JobItem
 from trace_etl.api.user.rollouts import DagPlan
 
 
-class PlanRequest(Request):
+class PlanRequest(UserRequest):
     text: Annotated[str, StringConstraints(max_length=1024 * 1024, pattern=r"^[^\x00]*$")]
     filename: Annotated[str, StringConstraints(max_length=1024)] = "dag.yaml"
 
 
-class ColumnItem(Request):
+class ColumnItem(UserRequest):
     name: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
     type: Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
     """The Spark SQL name of the type."""
 
 
-class OutputColumns(Request):
+class OutputColumns(UserRequest):
     job: Name
     output: Name
-    columns: list[ColumnItem]
+    columns: Annotated[list[ColumnItem], FailFast(), Field(max_length=10_000)]
 
 
 class DeployRequest(PlanRequest):
@@ -33,8 +33,8 @@ class DeployRequest(PlanRequest):
     """The version that the plan was made for; null if the DAG was not deployed. The deploy is refused
     with 409 `deploy_conflict` if another version is deployed by then. Default: the current version."""
     allow_breaking: bool = False
-    """Remove published names even if jobs of other DAGs read them. Refused with 409 `name_in_use` else."""
-    columns: list[OutputColumns] = []
+    """Remove published names even if jobs of other DAGs read them. Otherwise refused with 409 `name_in_use`."""
+    columns: Annotated[list[OutputColumns], FailFast(), Field(max_length=10_000)] = []
     """Columns of the outputs, as Spark's analyser found them. Stored with their generations."""
 
 
@@ -86,13 +86,28 @@ class DagDetail(DagItem):
     job_list: list[JobItem]
 
 
-class RemoveRequest(Request):
+class DagVersionItem(Reply):
+    dag_version: UUID
+    created_at: datetime
+    """When this text was deployed for the first time."""
+    is_current: bool
+
+
+class DagVersionList(ListReply[DagVersionItem]):
+    """One page of the versions of a DAG."""
+
+
+class DagVersionDetail(DagVersionItem):
+    text: str
+
+
+class RemoveRequest(UserRequest):
     dry_run: bool = False
     """Return what would be removed; change nothing."""
     keep_data: bool = False
     """Keep the data: deploying the DAG again continues with it."""
     allow_breaking: bool = False
-    """Remove published names even if jobs of other DAGs read them. Refused with 409 `name_in_use` else."""
+    """Remove published names even if jobs of other DAGs read them. Otherwise refused with 409 `name_in_use`."""
 
 
 class RemoveReply(Reply):

@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
-from trace_etl.api.body import ListReply, Name, Reply, Request
+from trace_etl.api.body import ListReply, Name, Reply, UserRequest
 
 Tier = Literal["normal", "bulk"]
 PauseReason = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]
 
 
-class PauseRequest(Request):
+class PauseRequest(UserRequest):
     dag: Name
     job: Name | None = None
     """Null means every job of the DAG."""
@@ -25,7 +25,7 @@ class PauseReply(Reply):
     jobs: list[str]
 
 
-class ResumeRequest(Request):
+class ResumeRequest(UserRequest):
     dag: Name
     job: Name | None = None
 

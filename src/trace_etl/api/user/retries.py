@@ -5,12 +5,12 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from trace_etl.api.body import Name, Reply, Request
+from trace_etl.api.body import Name, Reply, UserRequest
 
 MAX_LISTED = 100
 
 
-class RetryRequest(Request):
+class RetryRequest(UserRequest):
     """Which failed tasks to retry. Every given field narrows the choice."""
 
     task_ids: Annotated[list[UUID], Field(min_length=1, max_length=1000)] | None = None

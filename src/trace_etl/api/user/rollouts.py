@@ -76,6 +76,9 @@ class DagPlan(Reply):
     breaking: dict[str, list[str]]
     """Published names that disappear although jobs of other DAGs read them, with these jobs. A deploy is
     refused then, unless it has `allow_breaking`."""
+    losing_rows: list[str] = []
+    """Jobs whose rows of past ticks are not in the new generation. A deploy is refused then, unless it has
+    `allow_breaking`."""
 
 
 class PlanReply(Reply):

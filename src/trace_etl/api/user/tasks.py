@@ -58,6 +58,8 @@ class AttemptItem(Reply):
     cause: str | None
     error_code: str | None
     error_message: str | None
+    isolation: str | None = None
+    """How untrusted code was isolated; null for code of the platform."""
     outputs: list[OutputItem] = []
 
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
-from trace_etl.api.body import Block, Key, ListReply, Name, Reply, Request, check_range
+from trace_etl.api.body import Block, Key, ListReply, Name, Reply, UserRequest, check_range
 
 MAX_ROOTS = 10_000
 
@@ -21,7 +21,7 @@ def _to_utc(time: datetime) -> datetime:
 TickTime = Annotated[AwareDatetime, AfterValidator(_to_utc)]
 
 
-class TriggerRequest(Request):
+class TriggerRequest(UserRequest):
     """What a source emits an event for.
 
     A manual source takes a block range, a cursor or a partition key, with or without a payload, or a payload
@@ -79,7 +79,7 @@ class DeliveryReply(Reply):
     """What paused the source. The event is stored, and routed when the source resumes."""
 
 
-class ProgressRequest(Request):
+class ProgressRequest(UserRequest):
     """Events, tasks or a rollout of a DAG. The answer counts everything that they caused in the DAG."""
 
     dag: Name

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import Field, StringConstraints
 
-from trace_etl.api.body import DatasetName, ListReply, Reply, Request
+from trace_etl.api.body import DatasetName, ListReply, Reply, UserRequest
 from trace_etl.model.bundles import MAX_ZIP_BYTES
 
 PART_BYTES = 1024 * 1024
@@ -14,7 +14,7 @@ MAX_PARTS = MAX_ZIP_BYTES // PART_BYTES + 1
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
-class UploadRequest(Request):
+class UploadRequest(UserRequest):
     name: DatasetName
     """The name that DAG files use for the bundle."""
     sha256: Sha256

@@ -6,18 +6,18 @@ from uuid import UUID
 
 from pydantic import StringConstraints
 
-from trace_etl.api.body import ListReply, Reply, Request
+from trace_etl.api.body import ListReply, Reply, UserRequest
 
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.@-]{0,127}$")]
 Role = Literal["reader", "writer", "admin"]
 
 
-class NewUser(Request):
+class NewUser(UserRequest):
     name: UserName
     role: Role
 
 
-class NewRole(Request):
+class NewRole(UserRequest):
     role: Role
 
 

@@ -5,14 +5,14 @@ client can receive one. A slow client gets its pages later, or is disconnected.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
 import structlog
 
-from trace_etl.model.errors import Unavailable
+from trace_etl.model.errors import TooManyRequests, Unavailable
 from trace_etl.process import wait_for
 from trace_etl.state.db.pool import CONNECTION_ERRORS, Pool
 from trace_etl.state.feed import changes
@@ -36,23 +36,27 @@ class _OrgListeners:
     """The clients of one org. They share one poller."""
 
     poller: asyncio.Task[None] | None = None
-    listeners: int = 0
+    listeners: Counter[str] = field(default_factory=Counter[str])
+    """The number of clients of each user."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ChangeFeed:
     """The clients of this replica. Polls each org that has clients several times per second."""
 
-    def __init__(self, pool: Pool, *, poll_interval: float, max_listeners: int) -> None:
+    def __init__(
+        self, pool: Pool, *, poll_interval: float, max_listeners: int, max_per_user: int
+    ) -> None:
         self._pool = pool
         self._poll_interval = poll_interval
         self._max_listeners = max_listeners
+        self._max_per_user = max_per_user
         self._orgs: dict[UUID, _OrgListeners] = {}
         self._closed = asyncio.Event()
 
     @property
     def listeners(self) -> int:
-        return sum(org.listeners for org in self._orgs.values())
+        return sum(org.listeners.total() for org in self._orgs.values())
 
     def close(self) -> None:
         """End every stream. Called when the process stops."""
@@ -65,25 +69,35 @@ class ChangeFeed:
         async with self._pool.connection() as conn:
             return await changes.head(conn)
 
-    def check_room(self) -> None:
-        """Check that another client may connect. Raises Unavailable."""
-        if self.listeners >= self._max_listeners:
-            raise Unavailable("too many clients follow changes; retry later")
+    def join(self, org_id: UUID, user: str) -> Callable[[], None]:
+        """Count a client and poll for its org, until the returned function is called.
 
-    @asynccontextmanager
-    async def listening(self, filters: ChangeFilter) -> AsyncGenerator[None]:
-        """Count a client while the block runs, and poll for its org."""
-        org = self._orgs.setdefault(filters.org_id, _OrgListeners())
-        org.listeners += 1
-        if org.poller is None:
-            org.poller = asyncio.create_task(self._poll(filters.org_id, org))
-        try:
-            yield
-        finally:
-            org.listeners -= 1
-            if not org.listeners:
-                org.poller.cancel()
-                del self._orgs[filters.org_id]
+        Raises TooManyRequests or Unavailable if another client is too many.
+        """
+        org = self._orgs.get(org_id, _OrgListeners())
+        if org.listeners[user] >= self._max_per_user:
+            raise TooManyRequests(
+                f"you follow the change stream {self._max_per_user} times, as often as one user may"
+                " (TRACE_CHANGES_CLIENTS_PER_USER); end one of these streams"
+            )
+        if self.listeners >= self._max_listeners:
+            raise Unavailable(
+                f"{self._max_listeners} clients follow the change stream, as many as one Dispatcher"
+                " serves (TRACE_CHANGES_CLIENTS); try again later"
+            )
+        self._orgs[org_id] = org
+        org.listeners[user] += 1
+        org.poller = org.poller or asyncio.create_task(self._poll(org_id, org))
+        return lambda: self._leave(org_id, user)
+
+    def _leave(self, org_id: UUID, user: str) -> None:
+        org = self._orgs[org_id]
+        org.listeners[user] -= 1
+        if not org.listeners[user]:
+            del org.listeners[user]
+        if not org.listeners and org.poller is not None:
+            org.poller.cancel()
+            del self._orgs[org_id]
 
     async def pages(
         self, filters: ChangeFilter, after: ChangePosition, *, heartbeat: float

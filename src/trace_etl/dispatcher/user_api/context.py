@@ -1,6 +1,5 @@
 """Dependencies of the user API's handlers: shared resources and the caller."""
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Annotated
 from uuid import UUID
@@ -17,6 +16,7 @@ from trace_etl.dispatcher.user_api.deploy_runner import DeployRunner
 from trace_etl.dispatcher.user_api.roles import ROLES, require_role, require_service_route
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.dispatcher.wake_events import WakeEvents
+from trace_etl.http.fair_slots import FairSlots, SlotNames
 from trace_etl.http.user_tokens import ServiceKeys, bearer_token, current_user
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.model.roles import READER
@@ -24,6 +24,9 @@ from trace_etl.objects.store import ObjectStore
 from trace_etl.queues.queue import QueueProducer
 from trace_etl.state.catalog import users
 from trace_etl.state.db.pool import Pool
+
+_BUNDLES = SlotNames("bundles")
+_MAX_FAULTS = 20
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class Context:
     """Whether the loop of the sweeper runs."""
     objects: ObjectStore
     runtimes: Runtimes
-    bundle_checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
-    """Bundles that are checked at once. Each is held in memory, up to 50 MiB."""
+    bundle_checks: FairSlots = field(default_factory=lambda: FairSlots(2, 1, 4, _BUNDLES))
+    """Two bundles are checked at once, one per user. Each is held in memory, up to 50 MiB."""
     scrapes: dict[UUID, tuple[float, bytes]] = field(
         default_factory=dict[UUID, tuple[float, bytes]]
     )
@@ -101,7 +104,7 @@ def _check_parameters(request: Request) -> None:
     known = {field.alias for field in fields if isinstance(field.field_info, Query)}
     if unknown := sorted(set(request.query_params) - known):
         message = f"unknown parameter; known parameters: {', '.join(sorted(known)) or 'none'}"
-        raise Invalid([Fault(name, message) for name in unknown])
+        raise Invalid([Fault(name, message) for name in unknown[:_MAX_FAULTS]])
 
 
 ContextDep = Annotated[Context, Depends(_context)]

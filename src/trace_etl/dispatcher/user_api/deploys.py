@@ -8,6 +8,7 @@ from trace_etl.api.user.rollouts import DagPlan, PlanReply
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.model.dag import Dag
 from trace_etl.policy.deploy_plan import DeployPlan
+from trace_etl.secret_store import SecretStore
 from trace_etl.state.catalog import dags
 from trace_etl.state.db.pool import Pool, transact
 from trace_etl.state.db.snapshots import snapshot
@@ -20,7 +21,7 @@ async def answer(
 ) -> bytes:
     """Deploy a DeployRequest, or plan any other request. Returns the reply as JSON.
 
-    Raises Invalid, NameTaken, NameInUse, DeployConflict.
+    Raises Invalid, NameTaken, NameInUse, RowsLost, DeployConflict.
     """
     if isinstance(body, DeployRequest):
         reply = await _deploy(pool, org_id, dag, body)
@@ -38,7 +39,7 @@ async def _plan(
         dag=dag.name,
         base_version=planned.dag_version,
         is_deployed=planned.is_deployed,
-        warnings=_find_missing_secrets(dag, org_id, secrets),
+        warnings=_find_missing_secrets(dag, org_id, secrets.store),
         plan=_describe_plan(planned.plan),
     )
 
@@ -86,20 +87,22 @@ async def _deploy(pool: Pool, org_id: UUID, dag: Dag, body: DeployRequest) -> De
     )
 
 
-def _find_missing_secrets(dag: Dag, org_id: UUID, secrets: WebhookSecrets) -> list[str]:
-    """Name the webhooks whose deliveries would all be refused, and notifications that cannot be signed."""
-    names = {f"notify {rule.name}": rule.secret for rule in dag.notify}
-    names |= {
-        job.name: str(job.source.options["secret"])
+def _find_missing_secrets(dag: Dag, org_id: UUID, secrets: SecretStore) -> list[str]:
+    """Name the jobs, webhooks and notifications whose secrets are missing, and what fails then."""
+    signed = [(f"notify {rule.name}", rule.secret) for rule in dag.notify]
+    signed += [
+        (job.name, str(job.source.options["secret"]))
         for job in dag.jobs
         if job.source is not None and job.source.kind == "webhook"
-    }
-    missing = set(secrets.find_missing(org_id, names.values()))
+    ]
+    used = [(user, name, "every delivery is refused") for user, name in signed]
+    used += [(job.name, name, "its tasks fail") for job in dag.jobs for name in job.secrets]
+    missing = set(secrets.find_missing(org_id, {name for _, name, _ in used}))
     return [
-        f"{user}: the secret {secret!r} is missing or empty, so every delivery is refused; write it to "
-        f"the file `secrets/{secret}` of the stack's home"
-        for user, secret in names.items()
-        if secret in missing
+        f"{user}: the secret {name!r} is missing or empty, so {consequence}; write it to "
+        f"the file `secrets/{name}` of the stack's home"
+        for user, name, consequence in used
+        if name in missing
     ]
 
 
@@ -111,5 +114,6 @@ def _describe_plan(plan: DeployPlan) -> DagPlan:
             "partitions": plan.rebuilt_partitions,
             "tasks": plan.rebuilding_tasks,
             "breaking": plan.breaking,
+            "losing_rows": plan.losing_rows,
         }
     )

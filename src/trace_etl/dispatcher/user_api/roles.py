@@ -16,15 +16,20 @@ from trace_etl.model.roles import ADMIN, READER, WRITER, includes_rights
 SIGNED = "signed"
 """No bearer token: the request is signed with the secret of a webhook source."""
 SERVICES: Mapping[str, frozenset[str]] = {
-    "scheduler": frozenset({"GET /v1/jobs", "GET /v1/tasks", "POST /v1/triggers"})
+    "scheduler": frozenset(
+        {"GET /v1/schedules", "GET /v1/schedules/{dag}/{job}/last-tick", "POST /v1/triggers"}
+    )
 }
-"""The routes of each service of the stack. Services are not users, so no admin can disable them."""
+"""The routes that each service of the stack needs. Services are not users, so no admin can disable them."""
 
 ROLES: Mapping[str, str] = {
     "GET /v1/dags": READER,
     "GET /v1/dags/{name}": READER,
     "POST /v1/dags": WRITER,
     "POST /v1/plans": READER,
+    "GET /v1/dags/{name}/graph": READER,
+    "GET /v1/dags/{name}/versions": READER,
+    "GET /v1/dags/{name}/versions/{dag_version}": READER,
     "GET /v1/dags/{name}/rollout": READER,
     "POST /v1/dags/{name}/rollback": WRITER,
     "POST /v1/dags/{name}/promote": WRITER,
@@ -32,12 +37,16 @@ ROLES: Mapping[str, str] = {
     "GET /v1/runtimes": READER,
     "GET /v1/jobs": READER,
     "GET /v1/jobs/{dag}/{job}": READER,
+    "GET /v1/schedules": READER,
+    "GET /v1/schedules/{dag}/{job}/last-tick": READER,
     "GET /v1/ids/{kind}/{prefix}": READER,
     "GET /v1/events": READER,
     "GET /v1/events/{event_id}": READER,
     "GET /v1/triggers": READER,
     "POST /v1/triggers": WRITER,
     "POST /v1/progress": READER,
+    "GET /v1/overview": READER,
+    "GET /v1/failures": READER,
     "GET /v1/tasks": READER,
     "GET /v1/tasks/summary": READER,
     "GET /v1/tasks/{task_id}": READER,
@@ -49,6 +58,7 @@ ROLES: Mapping[str, str] = {
     "GET /v1/datasets/{name}/certificates": READER,
     "GET /v1/datasets/{name}/changes": READER,
     "GET /v1/datasets/{name}/manifest": READER,
+    "GET /v1/datasets/{name}/map": READER,
     "GET /v1/certificate-keys": READER,
     "GET /v1/datasets/{name}/batches": READER,
     "GET /v1/batches": READER,

@@ -25,11 +25,15 @@ from trace_etl.dispatcher.user_api.routes.data import (
     datasets,
     invalidations,
     lineage,
+    partition_map,
     storage,
 )
+from trace_etl.dispatcher.user_api.routes.views import graph, overview
 
 ROUTERS = (
+    overview.router,
     dags.router,
+    graph.router,
     rollouts.router,
     runtimes.router,
     jobs.router,
@@ -39,6 +43,7 @@ ROUTERS = (
     notifications.router,
     outbox.router,
     datasets.router,
+    partition_map.router,
     dataset_changes.router,
     batches.router,
     checks.router,

@@ -4,15 +4,14 @@ import hashlib
 import hmac
 import secrets as random
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from uuid import UUID
 
 import structlog
 
 from trace_etl.model.errors import Unauthenticated
+from trace_etl.secret_store import SecretStore
 from trace_etl.state.routing.webhooks import WebhookSource
 
 _VERSION = "v2="
@@ -55,15 +54,10 @@ def sign(body: bytes, secret: bytes, timestamp: str, delivery_id: str, target: s
 
 @dataclass(frozen=True)
 class WebhookSecrets:
-    """Secrets in a directory, one file each. The first two lines are both valid, for rotation.
+    """Secrets that sign deliveries. The first two lines of each are both valid, for rotation."""
 
-    An org other than the Dispatcher's own has a directory of its own: `orgs/{org_id}`.
-    """
-
-    directory: Path | None
+    store: SecretStore
     window: timedelta
-    org_id: UUID
-    """The org of deliveries that name no org."""
 
     def get_secrets(self, source: WebhookSource | None) -> list[bytes]:
         """Return two secrets. A secret that is not configured is random and matches no signature.
@@ -75,34 +69,18 @@ class WebhookSecrets:
         unknown = [random.token_bytes(32) for _ in range(_VALID_SECRETS)]
         return [*configured, *unknown][:_VALID_SECRETS]
 
-    def find_missing(self, org_id: UUID, names: Iterable[str]) -> list[str]:
-        """Return the names of secrets that are not configured, or empty."""
-        return [name for name in names if self.find(org_id, name) is None]
-
     def find(self, org_id: UUID, name: str) -> bytes | None:
         """Return the current value of a secret; None if it is not configured, or empty."""
-        try:
-            values = self._read_lines(org_id, name)
-        except OSError:
-            return None
+        values = self._read_lines(org_id, name)
         return values[0] if values else None
 
     def _read(self, source: WebhookSource) -> list[bytes]:
         name = str(source.options["secret"])
-        try:
-            secrets = self._read_lines(source.org_id, name)
-        except OSError as error:
-            _log.warning("webhook_secret_missing", job_id=str(source.job_id), error=str(error))
-            return []
+        secrets = self._read_lines(source.org_id, name)
         if not secrets:
-            _log.warning("webhook_secret_empty", job_id=str(source.job_id), secret=name)
+            _log.warning("webhook_secret_missing", job_id=str(source.job_id), secret=name)
         return secrets
 
     def _read_lines(self, org_id: UUID, name: str) -> list[bytes]:
-        lines = (self._find_directory(org_id) / name).read_bytes().splitlines()
+        lines = (self.store.find(org_id, name) or b"").splitlines()
         return [line.strip() for line in lines if line.strip()]
-
-    def _find_directory(self, org_id: UUID) -> Path:
-        if self.directory is None:
-            raise FileNotFoundError("TRACE_SECRETS_DIR is not set")
-        return self.directory if org_id == self.org_id else self.directory / "orgs" / str(org_id)

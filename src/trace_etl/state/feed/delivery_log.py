@@ -3,15 +3,16 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+from trace_etl.api.user.data.changes import DatasetChange
 from trace_etl.dag.operators import COLUMN_KEEPERS
 from trace_etl.model.errors import Fault, Invalid
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import fetch_all, fetch_dicts
+from trace_etl.state.db.rows import fetch_dicts
 
 _NUMBER = "SELECT number_deliveries(%(limit)s, %(keepers)s)"
 _HAS_NEW = "SELECT EXISTS (SELECT FROM deliveries WHERE number IS NULL)"
@@ -105,27 +106,6 @@ async def get_ends(conn: Conn, dataset_uuid: UUID) -> LogEnds:
     )
 
 
-@dataclass(frozen=True)
-class NumberedChange:
-    """A numbered change of a dataset."""
-
-    delivery_id: int
-    dataset_uuid: UUID
-    number: int
-    dataset_version: UUID | None
-    kind: str
-    reason: str
-    partition_key: str | None
-    start: int | None
-    end: int | None
-    old_hash: str | None
-    new_hash: str | None
-    row_count: int | None
-    task_id: UUID | None
-    attempt: int | None
-    changed_at: datetime
-
-
 # A compaction of the hot table moves its rows to Parquet: readers of the name see the same rows as before.
 _READ = """
 SELECT delivery_id, dataset_uuid, number, dataset_version, kind, reason, partition_key,
@@ -138,36 +118,79 @@ SELECT delivery_id, dataset_uuid, number, dataset_version, kind, reason, partiti
 """
 
 
-async def read(
-    conn: Conn, ends: LogEnds, after: LogCursor, *, limit: int
-) -> tuple[list[tuple[LogCursor, NumberedChange]], bool]:
-    """Read changes after a cursor, each with the cursor after it, and whether there are more."""
+@dataclass(frozen=True)
+class DeliveryPage:
+    """Some changes of a log in order, the cursor after them, and whether there are more."""
+
+    items: list[DatasetChange]
+    end: LogCursor
+    more: bool
+
+
+async def read(conn: Conn, ends: LogEnds, after: LogCursor, *, limit: int) -> DeliveryPage:
+    """Read changes after a cursor, each with the cursor after it."""
     values: dict[str, Any] = {"hot_uuid": ends.hot_uuid, "limit": limit + 1}
     cold = {**values, "dataset_uuid": ends.dataset_uuid, "after": after.number}
-    found = await fetch_all(conn, NumberedChange, _READ, cold)
-    hot: list[NumberedChange] = []
+    found = await fetch_dicts(conn, _READ, cold)
+    hot: list[dict[str, Any]] = []
     if ends.hot_uuid is not None:
         of_table = {**values, "dataset_uuid": ends.hot_uuid, "after": after.hot_number}
-        hot = await fetch_all(conn, NumberedChange, _READ, of_table)
+        hot = await fetch_dicts(conn, _READ, of_table)
     merged = _merge(found, hot)
-    page: list[tuple[LogCursor, NumberedChange]] = []
-    for item in merged[:limit]:
-        is_hot = item.dataset_uuid == ends.hot_uuid
-        after = replace(after, **{"hot_number" if is_hot else "number": item.number})
-        page.append((after, item))
-    return page, len(merged) > limit
+    items: list[DatasetChange] = []
+    for row in merged[:limit]:
+        is_hot = row["dataset_uuid"] == ends.hot_uuid
+        after = replace(after, **{"hot_number" if is_hot else "number": row["number"]})
+        items.append(DatasetChange.model_validate({**row, "cursor": str(after)}))
+    return DeliveryPage(items, after, len(merged) > limit)
 
 
 def _merge(
-    first: Sequence[NumberedChange], second: Sequence[NumberedChange]
-) -> list[NumberedChange]:
+    first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Merge two logs by the time of writing. Each log keeps the order of its numbers."""
-    merged: list[NumberedChange] = []
+    merged: list[dict[str, Any]] = []
     one, two = list(first), list(second)
     while one and two:
-        earlier = one if one[0].delivery_id < two[0].delivery_id else two
+        earlier = one if one[0]["delivery_id"] < two[0]["delivery_id"] else two
         merged.append(earlier.pop(0))
     return merged + one + two
+
+
+COLUMNS = (
+    *(("dataset", "string"), ("is_table", "boolean"), ("number", "long"), ("kind", "string")),
+    *(("reason", "string"), ("partition_key", "string"), ("range_start", "long")),
+    *(("range_end", "long"), ("old_hash", "string"), ("new_hash", "string"), ("row_count", "long")),
+    *(("dataset_version", "string"), ("task_id", "string"), ("attempt", "int")),
+    ("changed_at", "timestamp"),
+)
+"""Names and types of the columns that queries read."""
+_LIST = """
+SELECT dataset, coalesce(is_table, false), number, kind, reason, partition_key, range_start, range_end,
+       old_hash, new_hash, row_count, dataset_version::text, task_id::text, attempt,
+       (extract(epoch FROM changed_at) * 1000000)::bigint
+  FROM dataset_changes WHERE org_id = %(org_id)s AND dataset = ANY(%(datasets)s)
+ ORDER BY dataset, is_table, number LIMIT %(limit)s
+"""
+
+
+@dataclass(frozen=True)
+class ListedChanges:
+    """Changes of several datasets, and the id of the log that numbered them."""
+
+    log_id: UUID
+    rows: list[list[Any]]
+    """Values of `COLUMNS`; times are microseconds since 1970."""
+
+
+async def list_changes(
+    conn: Conn, org_id: UUID, datasets: Sequence[str], *, limit: int
+) -> ListedChanges:
+    """List the numbered changes of published datasets."""
+    values = {"org_id": org_id, "datasets": list(datasets), "limit": limit}
+    [(log_id,)] = await (await conn.execute("SELECT log_id FROM delivery_log")).fetchall()
+    rows = await (await conn.execute(_LIST, values)).fetchall()
+    return ListedChanges(log_id, [list(row) for row in rows])
 
 
 # Rows are written in about the order of their time. A log is deleted from its start, without gaps.

@@ -1,7 +1,7 @@
 """The record of all queries: who read which datasets. It never has the text of a query."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -46,7 +46,7 @@ ON CONFLICT DO NOTHING  -- a repeated attempt to record the same queries
 async def record(conn: Conn, rows: Sequence[AuditRow]) -> None:
     """Record queries, in a transaction of the caller that has not read anything yet."""
     await conn.execute(_READ_WRITE)
-    await conn.execute(_INSERT, {"rows": rows_as_json([asdict(row) for row in rows])})
+    await conn.execute(_INSERT, {"rows": rows_as_json([vars(row) for row in rows])})
 
 
 @dataclass(frozen=True)

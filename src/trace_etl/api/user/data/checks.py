@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from trace_etl.api.body import Key, ListReply, Name, Reply, Request
+from trace_etl.api.body import Key, ListReply, Name, Reply, UserRequest
 from trace_etl.api.task.checks import CheckKind, OnFailure
 from trace_etl.api.task.events import Reason
 
@@ -45,7 +45,7 @@ class CheckResultList(ListReply[CheckResultItem]):
     """One page of results."""
 
 
-class AcceptRequest(Request):
+class AcceptRequest(UserRequest):
     """Failed results of a committed partition that are accepted as they are."""
 
     dataset: Name = Field(description="Published name, or an output as dag.job.output.")

@@ -6,11 +6,11 @@ from uuid import UUID
 
 from pydantic import ConfigDict, model_validator
 
-from trace_etl.api.body import Block, Key, ListReply, Reply, Request
+from trace_etl.api.body import Block, Key, ListReply, Reply, UserRequest
 from trace_etl.api.task.events import PARTITION, ROW_RANGE, Filter, Reason, check_invalid_scope
 
 
-class InvalidateRequest(Request):
+class InvalidateRequest(UserRequest):
     """A scope to invalidate: a `partition`, or a `row_range` of blocks, narrowed by a `filter`."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [PARTITION, ROW_RANGE]})

@@ -16,6 +16,13 @@ class LineageDataset(Reply):
     dataset_uuid: UUID
 
 
+class LineageLink(Reply):
+    """A dataset that another one is made from."""
+
+    from_uuid: UUID
+    to_uuid: UUID
+
+
 class LineagePartition(LineageDataset):
     """An upstream or downstream partition, and the attempt that wrote it."""
 
@@ -40,6 +47,8 @@ class DatasetLineage(Reply):
     dataset_version: UUID
     up: list[LineageDataset]
     down: list[LineageDataset]
+    links: list[LineageLink] = []
+    """The edges between all of these datasets."""
 
 
 class PartitionLineage(Reply):

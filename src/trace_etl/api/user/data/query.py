@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Annotated, Any, cast
 from uuid import UUID
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
-from trace_etl.api.body import Reply, Request
+from trace_etl.api.body import Reply, UserRequest
 from trace_etl.model.result_formats import ResultFormat
 
 MAX_ROWS = 10_000
@@ -53,7 +54,7 @@ Params = Annotated[
 ]
 
 
-class QueryRequest(Request):
+class QueryRequest(UserRequest):
     sql: Annotated[str, StringConstraints(min_length=1, max_length=100_000, pattern=r"^[^\x00]*$")]
     params: Params = None
     """Values of `?` or `$1` as a list, or of `$name` as an object."""
@@ -106,7 +107,9 @@ class QueryReply(Reply):
 class DatasetSnapshot(PinnedDataset):
     """The files of a dataset that are committed at one instant."""
 
-    files: list[str] | None
-    """The paths of the files on the machine of the stack; null if the object store is remote."""
+    files: list[str]
+    """Paths on the machine of the stack, or signed URLs if the object store is remote."""
+    expires_at: datetime | None
+    """When the URLs expire; null for paths."""
     has_table: bool
     """Rows may also be in a table of Postgres data."""

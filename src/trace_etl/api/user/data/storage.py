@@ -66,7 +66,7 @@ class StorageReply(Reply):
     foreign: ForeignObjects = Field(description="Objects that the platform did not write.")
     retention_seconds: StorageRetentions
     sweeps: bool
-    """Whether the Dispatcher sweeps by itself."""
+    """Whether the Dispatcher sweeps automatically."""
 
 
 class UnusedStorage(Reply):

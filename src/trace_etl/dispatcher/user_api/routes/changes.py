@@ -48,9 +48,10 @@ async def follow_changes(
     last_id = last_event_id or after
     position = _position(last_id) if last_id else None
     filters = ChangeFilter(user.org_id, dag, [str(k) for k in kind] if kind else None)
-    ctx.changes.check_room()
     access = _Access(request, user, ctx.pool)
-    return EventStream(_chunks(ctx.changes, filters, position, access), slow_after=SLOW_AFTER)
+    leave = ctx.changes.join(user.org_id, user.name)
+    chunks = _chunks(ctx.changes, filters, position, access)
+    return EventStream(chunks, slow_after=SLOW_AFTER, on_end=leave)
 
 
 class _Access:
@@ -76,22 +77,21 @@ class _Access:
 async def _chunks(
     feed: ChangeFeed, filters: ChangeFilter, after: ChangePosition | None, access: _Access
 ) -> AsyncGenerator[bytes]:
-    async with feed.listening(filters):
-        end, deleted_up_to = await feed.head()
-        if after is not None and (after > end or after.xid < deleted_up_to):
-            yield render_event(
-                "reset", {"reason": "changes after this position are no longer stored"}, _id(end)
-            )
-            after = None
-        after = after or end
-        yield b"retry: 2000\n" + render_event("ready", {}, _id(after))
-        async for page in feed.pages(filters, after, heartbeat=HEARTBEAT):
-            if page is not None:
-                yield b"".join(_event(change) for change in page.changes)
-            elif await access.is_valid():
-                yield render_comment("heartbeat")
-            else:
-                return
+    end, deleted_up_to = await feed.head()
+    if after is not None and (after > end or after.xid < deleted_up_to):
+        yield render_event(
+            "reset", {"reason": "changes after this position are no longer stored"}, _id(end)
+        )
+        after = None
+    after = after or end
+    yield b"retry: 2000\n" + render_event("ready", {}, _id(after))
+    async for page in feed.pages(filters, after, heartbeat=HEARTBEAT):
+        if page is not None:
+            yield b"".join(_event(change) for change in page.changes)
+        elif await access.is_valid():
+            yield render_comment("heartbeat")
+        else:
+            return
 
 
 def _event(change: Change) -> bytes:

@@ -1,11 +1,16 @@
 """DAGs."""
 
+from datetime import datetime
+from uuid import UUID
+
 from fastapi import APIRouter, Response
 
 from trace_etl.api.body import Name
 from trace_etl.api.user.dags import (
     DagDetail,
     DagList,
+    DagVersionDetail,
+    DagVersionList,
     DeployReply,
     DeployRequest,
     RemoveReply,
@@ -46,6 +51,26 @@ async def get_dag(name: Name, user: CallerDep, ctx: ContextDep) -> Response:
         dag = await dags.get_dag(conn, user.org_id, name)
     # FastAPI would validate the jobs again, which takes long for a large DAG.
     return Response(dag.model_dump_json(by_alias=True), media_type="application/json")
+
+
+@router.get("/dags/{name}/versions")
+async def list_versions(
+    name: Name, user: CallerDep, ctx: ContextDep, page: PageDep
+) -> DagVersionList:
+    """List the versions of a DAG that were deployed, newest first."""
+    after = page.after(datetime, UUID)
+    async with ctx.pool.connection() as conn:
+        rows = await dags.list_versions(conn, user.org_id, name, after=after, limit=page.fetch)
+    return page.reply(DagVersionList, rows, lambda item: (item.created_at, item.dag_version))
+
+
+@router.get("/dags/{name}/versions/{dag_version}")
+async def get_version(
+    name: Name, dag_version: UUID, user: CallerDep, ctx: ContextDep
+) -> DagVersionDetail:
+    """Show one version of a DAG with its text. `POST /v1/plans` shows what deploying it would do."""
+    async with ctx.pool.connection() as conn:
+        return await dags.get_version(conn, user.org_id, name, dag_version)
 
 
 @router.post("/dags/{name}/remove")

@@ -25,10 +25,11 @@ from trace_etl.model.storage import bundle_key
 from trace_etl.objects.errors import ObjectExists
 from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.bundles import BadBundle, check_bundle
-from trace_etl.state.catalog import bundles
+from trace_etl.state.catalog import bundles, uploads
 from trace_etl.state.db.pool import transaction
 
 router = APIRouter(prefix="/v1/udf", tags=["udf"])
+_WAIT_SECONDS = 60.0
 _PART_BODY = {
     "requestBody": {
         "required": True,
@@ -56,7 +57,7 @@ async def list_bundles(
 async def start_upload(body: UploadRequest, user: CallerDep, ctx: ContextDep) -> UploadReply:
     """Start the upload of a bundle. Ends your earlier upload of this name."""
     async with transaction(ctx.pool) as conn:
-        upload_id = await bundles.start_upload(
+        upload_id = await uploads.start_upload(
             conn,
             user.org_id,
             user=user.name,
@@ -78,32 +79,32 @@ async def put_part(
     """Send one part of a bundle, counted from 0. Sending a part again replaces it."""
     content = await request.body()
     async with transaction(ctx.pool) as conn:
-        upload = await bundles.lock_upload(conn, user.org_id, user.name, upload_id)
+        upload = await uploads.lock_upload(conn, user.org_id, user.name, upload_id)
         expected = min(PART_BYTES, upload.size_bytes - number * PART_BYTES)
         if len(content) != expected:
             rule = f"has {len(content)} bytes, but part {number} must have {max(0, expected)}"
             raise Invalid([Fault("body", f"{rule}; send parts of {PART_BYTES} bytes")])
-        await bundles.put_part(conn, upload_id, number, content)
+        await uploads.put_part(conn, upload_id, number, content)
     return UploadReply(upload_id=upload_id)
 
 
 @router.post("/uploads/{upload_id}/finalize")
 async def finalize(upload_id: UUID, user: CallerDep, ctx: ContextDep) -> BundleItem:
     """Check the uploaded bundle and keep it. The same bundle again changes nothing."""
-    async with ctx.bundle_checks:
+    async with ctx.bundle_checks.take(f"{user.org_id}/{user.name}", _WAIT_SECONDS):
         async with ctx.pool.connection() as conn:
-            upload = await bundles.lock_upload(conn, user.org_id, user.name, upload_id)
-            content = await bundles.read_parts(conn, upload_id)
+            upload = await uploads.lock_upload(conn, user.org_id, user.name, upload_id)
+            content = await uploads.read_parts(conn, upload_id)
         files = await asyncio.to_thread(_check, content, upload)
         key = bundle_key(ctx.objects.org_root(user.org_id), upload.sha256)
         await asyncio.to_thread(_store, ctx.objects, key, content)
         del content
     async with transaction(ctx.pool) as conn:
-        upload = await bundles.lock_upload(conn, user.org_id, user.name, upload_id)
-        return await bundles.finish_upload(conn, user.org_id, user.name, upload, files)
+        upload = await uploads.lock_upload(conn, user.org_id, user.name, upload_id)
+        return await uploads.finish_upload(conn, user.org_id, user.name, upload, files)
 
 
-def _check(content: bytes, upload: bundles.Upload) -> int:
+def _check(content: bytes, upload: uploads.Upload) -> int:
     """Return the number of files. Raises Invalid."""
     if len(content) != upload.size_bytes:
         sent = f"{len(content)} of {upload.size_bytes} bytes were sent"

@@ -40,7 +40,7 @@ async def deliver(
     # Before the signature is verified, the answer must not show whether the source exists.
     body = await _read_body(request)
     async with ctx.pool.connection() as conn:
-        source = await webhooks.find_source(conn, org or str(ctx.webhooks.org_id), dag, job)
+        source = await webhooks.find_source(conn, org or str(ctx.webhooks.store.org_id), dag, job)
     target = f"{org or ''}/{dag}/{job}"
     signature = Signature(x_trace_timestamp, x_trace_delivery, target, x_trace_signature)
     signature.verify(body, ctx.webhooks.get_secrets(source), window=ctx.webhooks.window)

@@ -5,14 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.data.changes import DatasetChange, DatasetChanges
+from trace_etl.api.user.data.changes import DatasetChanges
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.model.errors import CursorExpired
 from trace_etl.state.catalog import datasets
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.db.snapshots import snapshot
 from trace_etl.state.feed import delivery_log
-from trace_etl.state.feed.delivery_log import LogCursor, LogEnds, NumberedChange
+from trace_etl.state.feed.delivery_log import LogCursor, LogEnds
 
 _BATCH = 1000
 _MAX_BATCHES = 20
@@ -37,15 +37,14 @@ async def list_changes(
         dataset = await datasets.get_dataset(conn, user.org_id, name)
         ends = await delivery_log.get_ends(conn, dataset.dataset_uuid)
         after = _find_start(name, ends, since)
-        rows, more = await delivery_log.read(conn, ends, after, limit=limit)
+        page = await delivery_log.read(conn, ends, after, limit=limit)
     # A short page ends at the head: later pages need not pass the changes that no reader sees.
-    cursor = rows[-1][0] if more else ends.head
     return DatasetChanges(
         dataset=name,
         dataset_version=ends.dataset_version,
-        items=[_describe(*row) for row in rows],
-        cursor=str(cursor),
-        more=more,
+        items=page.items,
+        cursor=str(page.end if page.more else ends.head),
+        more=page.more,
     )
 
 
@@ -71,10 +70,3 @@ def _find_start(name: str, ends: LogEnds, since: str | None) -> LogCursor:
             dataset_version=str(ends.dataset_version),
         )
     return cursor
-
-
-def _describe(cursor: LogCursor, delivery: NumberedChange) -> DatasetChange:
-    fields = {
-        key: value for key, value in vars(delivery).items() if key in DatasetChange.model_fields
-    }
-    return DatasetChange.model_validate({**fields, "cursor": str(cursor)})

@@ -1,0 +1,68 @@
+"""The partitions of a dataset by block, counted in buckets of equal width."""
+
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from trace_etl.api.body import Reply
+
+MAX_BUCKETS = 2000
+MAX_LISTED = 2000
+"""Partitions that are listed one by one. A window with more of them is counted only."""
+
+
+class MapPartition(Reply):
+    partition_key: str
+    start: int
+    end: int
+    row_count: int
+    byte_count: int
+    task_id: UUID
+    attempt: int
+    committed_at: datetime
+    is_stale: bool
+    """Whether an input was replaced after this partition was made from it."""
+
+
+class MapTasks(Reply):
+    """Unfinished or failed tasks of the producing jobs, in one bucket."""
+
+    bucket: int
+    queued: int
+    running: int
+    failed: int
+
+
+class MapInvalidation(Reply):
+    invalidation_id: UUID
+    start: int
+    end: int
+    reason: str
+    made_at: datetime
+    is_open: bool
+    """Whether a consumer has not processed it yet."""
+
+
+class PartitionMap(Reply):
+    dataset: str
+    dataset_version: UUID
+    state: Literal["current", "building", "old"]
+    first: int | None
+    """The first block of the dataset; null if no partition has a block range."""
+    last: int | None
+    start: int
+    end: int
+    """The window. Both blocks belong to it."""
+    buckets: int
+    partitions: list[int]
+    """Partitions that begin in each bucket. Bucket `i` has the blocks from
+    `start + i * width // buckets` on, where `width` is the number of blocks of the window."""
+    blocks: list[int]
+    """Blocks of each bucket that a partition covers."""
+    tasks: list[MapTasks]
+    invalidations: list[MapInvalidation]
+    """The newest ones, at most 200."""
+    listed: list[MapPartition] | None
+    """The partitions one by one, if the window has at most 2,000."""
+    without_range: int
+    """Partitions that have no block range and are not on the map."""

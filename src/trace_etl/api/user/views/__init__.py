@@ -1,0 +1,1 @@
+"""Bodies of the calls that sum up several resources."""

@@ -1,0 +1,68 @@
+"""The state of everything in one reply."""
+
+from datetime import datetime
+from uuid import UUID
+
+from trace_etl.api.body import Reply
+
+
+class FollowedChain(Reply):
+    """An always_on source, and how far it is."""
+
+    dag: str
+    job: str
+    task_id: UUID
+    status: str
+    cursor: int | None
+    """The newest block or position that it published; null if it published none."""
+    advanced_at: datetime | None
+    """When it published that position."""
+    worker_id: str | None
+    reason: str | None = None
+    """The last error, if an attempt failed."""
+
+
+class MinuteItem(Reply):
+    """The tasks that ended in one minute."""
+
+    minute: datetime
+    completed: int
+    failed: int
+
+
+class Overview(Reply):
+    dags: int
+    jobs: int
+    queued: int
+    running: int
+    retrying: int
+    """Failed tasks that run again."""
+    failed: int
+    """Tasks of current definitions that failed permanently."""
+    paused: int
+    """Jobs that are paused, by users or by backpressure."""
+    completed_last_hour: int
+    failed_last_hour: int
+    outbox_failed: int
+    batches_failed: int
+    minutes: list[MinuteItem]
+    """The last 60 minutes with ended tasks, oldest first. Minutes without one are left out."""
+    chains: list[FollowedChain]
+
+
+class FailureGroup(Reply):
+    """Tasks of one job that failed permanently with one error."""
+
+    dag: str
+    job: str
+    error_code: str | None
+    tasks: int
+    newest_at: datetime | None
+    task_id: UUID
+    """The task that failed last."""
+    partition_key: str | None
+    error_message: str | None
+
+
+class FailureGroups(Reply):
+    items: list[FailureGroup]

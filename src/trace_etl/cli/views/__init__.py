@@ -1,0 +1,1 @@
+"""Commands that sum up several resources."""

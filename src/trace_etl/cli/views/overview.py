@@ -1,0 +1,80 @@
+"""`trace overview`, `trace failures`: sum up the state of the stack."""
+
+from operator import itemgetter
+from typing import Annotated
+
+import typer
+
+from trace_etl.cli.client import Answer, session
+from trace_etl.cli.listing import ListTable, print_list_answer
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, WideOption
+from trace_etl.cli.output import (
+    format_id,
+    format_job,
+    format_number,
+    format_time,
+    print_answer,
+    print_fields,
+    print_rows,
+)
+
+_FAILURES = ListTable(
+    {
+        "job": format_job,
+        "error": itemgetter("error_code"),
+        "tasks": lambda group: format_number(group["tasks"]),
+        "last task": lambda group: format_id(group["task_id"]),
+        "last": lambda group: format_time(group["newest_at"]),
+        "message": itemgetter("error_message"),
+    },
+    empty="No task failed permanently.",
+    right=["tasks"],
+    wide=["last"],
+)
+
+
+def overview(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """Sum up what runs, waits and failed, and how far each followed chain is."""
+    with session(home) as client:
+        answer = client.get("/v1/overview")
+    print_answer(answer, as_json, _print_overview)
+
+
+def failures(
+    dag: Annotated[str | None, typer.Option(help="Only this DAG.")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    wide: WideOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Group failed tasks by job and error.
+
+    `trace retry` runs the tasks of a group again.
+    """
+    with session(home) as client:
+        answer = client.get("/v1/failures", dag=dag)
+    print_list_answer(answer, _FAILURES, as_json=as_json)
+
+
+def _print_overview(answer: Answer) -> None:
+    last_hour = f"{format_number(answer['completed_last_hour'])} completed"
+    last_hour += f", {format_number(answer['failed_last_hour'])} failed"
+    print_fields(
+        {
+            "DAGs": answer["dags"],
+            "jobs": f"{answer['jobs']} ({answer['paused']} paused)",
+            "running": format_number(answer["running"]),
+            "queued": format_number(answer["queued"]),
+            "retrying": format_number(answer["retrying"]),
+            "failed": format_number(answer["failed"]),
+            "last hour": last_hour,
+            "side effects that failed": answer["outbox_failed"],
+            "batches that failed": answer["batches_failed"],
+        }
+    )
+    if answer["chains"]:
+        typer.echo("")
+        rows = [
+            [format_job(c), c["status"], c["cursor"], format_time(c["advanced_at"]), c["reason"]]
+            for c in answer["chains"]
+        ]
+        print_rows(["source", "status", "position", "advanced", "error"], rows, right=["position"])

@@ -1,0 +1,1 @@
+"""Routes that sum up several resources."""

@@ -1,0 +1,252 @@
+"""Calls that sum up several resources: overview, failures, graph, versions and the partition map."""
+
+from itertools import pairwise
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from support.lifecycle import Bench, Dag
+
+
+def get(bench: Bench, path: str, **params: object) -> dict[str, Any]:
+    reply = bench.user.get(path, params={k: str(v) for k, v in params.items()})
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def complete(bench: Bench, task_id: str) -> None:
+    attempt = bench.claimed(task_id)
+    reply = bench.complete(
+        attempt, datasets_published=[bench.write_output(attempt)], events=[attempt.event()]
+    )
+    assert reply.status_code == 200, reply.text
+
+
+def fail(bench: Bench, task_id: str, code: str) -> None:
+    fault = {"error_code": code, "error_message": f"{code} happened", "retryable": False}
+    assert bench.complete(bench.claimed(task_id), "Failed", **fault).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def built(shared: Bench) -> Dag:
+    """Blocks 0-99 in tasks of ten: 0-49 and 70-79 committed, 50-59 failed, the rest queued."""
+    dag = shared.dag()
+    tasks = shared.tasks(10, dag=dag)
+    ordered = sorted(tasks, key=lambda task: int(shared.row(task)["range_start"]))
+    for task in [*ordered[:5], ordered[7]]:
+        complete(shared, task)
+    fail(shared, ordered[5], "bad_rows")
+    shared.live.drain()
+    return dag
+
+
+# --- the partition map ----------------------------------------------------------------------------
+
+
+def test_the_map_counts_partitions_and_covered_blocks_by_bucket(shared: Bench, built: Dag) -> None:
+    found = get(shared, f"/v1/datasets/{built.published}/map", start=0, end=99, buckets=4)
+    assert (found["first"], found["last"], found["state"]) == (0, 79, "current")
+    assert found["partitions"] == [3, 2, 1, 0]  # by first block: 0 10 20 | 30 40 | 70 | -
+    assert found["blocks"] == [25, 25, 5, 5]  # 70-79 reaches over the border of the buckets
+    assert [p["partition_key"] for p in found["listed"]] == [
+        *("0-9", "10-19", "20-29", "30-39", "40-49", "70-79")
+    ]
+
+
+def test_the_map_shows_unfinished_and_failed_tasks(shared: Bench, built: Dag) -> None:
+    found = get(shared, f"/v1/datasets/{built.published}/map", start=0, end=99, buckets=10)
+    tasks = {t["bucket"]: (t["queued"], t["running"], t["failed"]) for t in found["tasks"]}
+    assert tasks == {5: (0, 0, 1), 6: (1, 0, 0), 8: (1, 0, 0), 9: (1, 0, 0)}
+
+
+def test_a_window_inside_of_a_partition_is_covered_by_it(shared: Bench, built: Dag) -> None:
+    found = get(shared, f"/v1/datasets/{built.published}/map", start=12, end=15, buckets=600)
+    assert (found["buckets"], found["blocks"], found["partitions"]) == (4, [1] * 4, [0] * 4)
+    assert [p["partition_key"] for p in found["listed"]] == ["10-19"]
+
+
+def test_covered_blocks_are_exact_for_every_width(shared: Bench, built: Dag) -> None:
+    committed = {*range(50), *range(70, 80)}
+    for buckets in (1, 3, 7, 50, 99, 100):
+        found = get(shared, f"/v1/datasets/{built.published}/map", start=0, end=99, buckets=buckets)
+        bounds = [i * 100 // buckets for i in range(buckets + 1)]
+        expected = [len(committed & set(range(a, b))) for a, b in pairwise(bounds)]
+        assert found["blocks"] == expected, buckets
+
+
+def test_a_partition_is_stale_after_its_input_was_replaced(shared: Bench) -> None:
+    dag = shared.dag()
+    (task,) = shared.tasks(1, dag=dag)
+    complete(shared, task)
+    shared.live.drain()
+    (after,) = shared.waiting(dag, "after")
+    attempt = shared.claimed(after)
+    reply = shared.complete(attempt, datasets_published=[shared.write_output(attempt)])
+    assert reply.status_code == 200, reply.text
+    name = f"{dag.name}_done"
+    shared.rows(
+        "INSERT INTO publications (org_id, name, dataset_uuid) SELECT org_id, %s, dataset_uuid"
+        " FROM datasets WHERE dataset_uuid = %s",
+        name,
+        attempt.output["dataset_uuid"],
+    )
+    assert [p["is_stale"] for p in get(shared, f"/v1/datasets/{name}/map")["listed"]] == [False]
+    body = {"start": 0, "end": 9, "rebuild": True}
+    path = f"/v1/datasets/{dag.published}/invalidations"
+    assert shared.user.post(path, json=body).status_code == 200
+    shared.live.drain()
+    (rebuild,) = shared.waiting(dag, "work")
+    complete(shared, rebuild)
+    assert [p["is_stale"] for p in get(shared, f"/v1/datasets/{name}/map")["listed"]] == [True]
+
+
+def test_the_map_of_an_empty_dataset_is_empty(shared: Bench) -> None:
+    found = get(shared, f"/v1/datasets/{shared.dag().published}/map")
+    assert (found["first"], found["partitions"], found["listed"]) == (None, [0], [])
+
+
+@pytest.mark.parametrize(
+    ("params", "status"),
+    [
+        ({"start": 5, "end": 4}, 422),
+        ({"buckets": 0}, 422),
+        ({"buckets": 2001}, 422),
+        ({"dataset_version": str(uuid4())}, 404),
+    ],
+)
+def test_a_wrong_window_is_refused(
+    shared: Bench, built: Dag, params: dict[str, Any], status: int
+) -> None:
+    reply = shared.user.get(f"/v1/datasets/{built.published}/map", params=params)
+    assert reply.status_code == status, reply.text
+
+
+# --- the graph ------------------------------------------------------------------------------------
+
+
+def test_the_graph_has_every_job_with_its_counts(shared: Bench, built: Dag) -> None:
+    graph = get(shared, f"/v1/dags/{built.name}/graph")
+    nodes = {node["job"]: node for node in graph["nodes"]}
+    assert set(nodes) == {"request", "split", "work", "after"}
+    counts = {k: nodes["work"][k] for k in ("queued", "running", "completed", "failed")}
+    assert counts == {"queued": 3, "running": 0, "completed": 6, "failed": 1}
+    edges = {(e["from_job"], e["to_job"]): e for e in graph["edges"]}
+    assert set(edges) == {("request", "split"), ("split", "work"), ("work", "after")}
+    assert edges["work", "after"]["dataset"] == built.published
+
+
+def test_the_graph_shows_jobs_of_other_dags_and_pauses(shared: Bench, built: Dag) -> None:
+    reader = f"r_{uuid4().hex[:12]}"
+    text = f"""
+name: {reader}
+jobs:
+  - name: read
+    operator: sql
+    inputs: [{{name: out, from: {{dataset: {built.published}}}}}]
+    outputs: [rows]
+    config: {{sql: "SELECT 1 FROM out"}}
+"""
+    reply = shared.user.post("/v1/dags", json={"text": text})
+    assert reply.status_code == 200, reply.text
+    pause = {"dag": reader, "job": "read", "reason": "maintenance"}
+    assert shared.user.post("/v1/pauses", json=pause).status_code == 200
+    graph = get(shared, f"/v1/dags/{built.name}/graph")
+    assert (reader, "read") in {(n["dag"], n["job"]) for n in graph["nodes"]}
+    assert [(p["dag"], p["reason"]) for p in graph["pauses"]] == [(reader, "maintenance")]
+    assert shared.user.get(f"/v1/dags/{reader}x/graph").status_code == 404
+
+
+# --- overview, failures, versions ------------------------------------------------------------------
+
+
+def test_the_overview_counts_what_runs_waits_and_failed(shared: Bench, built: Dag) -> None:
+    before = get(shared, "/v1/overview")
+    first, second, third = shared.tasks(3, dag=shared.dag())
+    complete(shared, first)
+    fail(shared, second, "broken")
+    shared.claimed(third)
+    after = get(shared, "/v1/overview")
+    grown = {k: after[k] - before[k] for k in ("dags", "jobs", "running", "failed")}
+    assert grown == {"dags": 1, "jobs": 4, "running": 1, "failed": 1}
+    assert after["failed_last_hour"] == before["failed_last_hour"] + 1
+    assert after["completed_last_hour"] > before["completed_last_hour"]
+    assert sum(m["completed"] for m in after["minutes"]) == after["completed_last_hour"]
+
+
+def test_the_overview_shows_how_far_a_followed_chain_is(shared: Bench) -> None:
+    name = f"f_{uuid4().hex[:12]}"
+    text = f"""
+name: {name}
+jobs:
+  - name: follow
+    operator: block_follower
+    activation: source
+    source: {{kind: always_on}}
+    outputs: [hot_blocks]
+    config: {{rpc: default}}
+"""
+    reply = shared.user.post("/v1/dags", json={"text": text})
+    assert reply.status_code == 200, reply.text
+    shared.live.run(shared.live.service.sources.supervise_once)
+    (chain,) = [c for c in get(shared, "/v1/overview")["chains"] if c["dag"] == name]
+    assert (chain["job"], chain["status"], chain["cursor"]) == ("follow", "Queued", None)
+
+
+def test_failures_are_grouped_by_job_and_error(shared: Bench) -> None:
+    dag = shared.dag()
+    one, two, three = shared.tasks(3, dag=dag)
+    fail(shared, one, "rpc_refused")
+    fail(shared, two, "rpc_refused")
+    fail(shared, three, "bad_rows")
+    groups = get(shared, "/v1/failures", dag=dag.name)["items"]
+    found = {g["error_code"]: g for g in groups}
+    assert {code: g["tasks"] for code, g in found.items()} == {"rpc_refused": 2, "bad_rows": 1}
+    assert found["rpc_refused"]["task_id"] == two
+    assert found["bad_rows"]["error_message"] == "bad_rows happened"
+    listed = get(shared, "/v1/tasks", dag=dag.name, error_code="rpc_refused")["items"]
+    assert {task["task_id"] for task in listed} == {one, two}
+
+
+def test_versions_of_a_dag_can_be_read_and_planned(shared: Bench) -> None:
+    dag = shared.dag(column="1")
+    shared.dag(name=dag.name, column="2")
+    versions = get(shared, f"/v1/dags/{dag.name}/versions")["items"]
+    assert [v["is_current"] for v in versions] == [True, False]
+    old = get(shared, f"/v1/dags/{dag.name}/versions/{versions[1]['dag_version']}")
+    assert "SELECT 1 FROM ranges" in old["text"]
+    plan = shared.user.post("/v1/plans", json={"text": old["text"]}).json()
+    changed = {job["name"] for job in plan["plan"]["jobs"] if job["change"] == "changed"}
+    assert changed == {"work"}
+    missing = f"/v1/dags/{dag.name}/versions/{uuid4()}"
+    assert shared.user.get(missing).status_code == 404
+
+
+# --- lineage --------------------------------------------------------------------------------------
+
+
+def test_lineage_has_its_links_now_and_as_of_a_version(shared: Bench) -> None:
+    dag = shared.dag(column="1")
+    path = f"/v1/datasets/{dag.published}/lineage"
+    now = get(shared, path)
+    names = {d["dataset_uuid"]: d["job"] for d in (*now["up"], *now["down"])}
+    names[now["dataset_uuid"]] = "work"
+    links = {(names[link["from_uuid"]], names[link["to_uuid"]]) for link in now["links"]}
+    assert links == {("request", "split"), ("split", "work"), ("work", "after")}
+    then = get(shared, path, dataset_version=now["dataset_version"])
+    assert {d["job"] for d in then["up"]} == {"request", "split"}
+    assert {d["job"] for d in then["down"]} == {"after"}
+    assert shared.user.get(path, params={"dataset_version": str(uuid4())}).status_code == 404
+
+
+def test_lineage_of_an_old_version_keeps_a_removed_reader(shared: Bench) -> None:
+    dag = shared.dag()
+    before = get(shared, f"/v1/datasets/{dag.published}/lineage")
+    text = get(shared, f"/v1/dags/{dag.name}")["text"]
+    without = text[: text.index("  - name: after")] + text[text.index("publish:") :]
+    reply = shared.user.post("/v1/dags", json={"text": without})
+    assert reply.status_code == 200, reply.text
+    path = f"/v1/datasets/{dag.published}/lineage"
+    assert get(shared, path)["down"] == []
+    then = get(shared, path, dataset_version=before["dataset_version"])
+    assert [d["job"] for d in then["down"]] == ["after"]

@@ -11,8 +11,10 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from trace_etl.dag.runtimes import load_runtimes
+from trace_etl.dag.runtimes import Runtimes, load_runtimes
 from trace_etl.dispatcher.inline.runner import InlineRunner
+from trace_etl.dispatcher.invocations.invoker import LocalInvoker
+from trace_etl.dispatcher.invocations.starter import Invocations
 from trace_etl.dispatcher.loops.backfill_feeder import BackfillFeeder
 from trace_etl.dispatcher.loops.backpressure import Backpressure
 from trace_etl.dispatcher.loops.delivery_numberer import DeliveryNumberer
@@ -48,6 +50,7 @@ from trace_etl.dispatcher.task_objects.credentials import (
     ObjectEndpoints,
 )
 from trace_etl.dispatcher.task_objects.objects import TaskObjects
+from trace_etl.dispatcher.task_objects.written_bytes import WrittenBytes
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
 from trace_etl.dispatcher.user_api.context import Context
 from trace_etl.dispatcher.user_api.deploy_runner import DeployRunner
@@ -55,7 +58,8 @@ from trace_etl.dispatcher.user_api.roles import check_declared
 from trace_etl.dispatcher.user_api.routers import ROUTERS
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.dispatcher.wake_events import WakeEvents
-from trace_etl.http.app import new_app
+from trace_etl.http.app import add_routes, new_app
+from trace_etl.http.dispatcher_client import token_reader
 from trace_etl.http.problems import problem_response
 from trace_etl.http.user_tokens import ServiceKeys, UserKeys
 from trace_etl.model.errors import Unavailable
@@ -63,6 +67,7 @@ from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.queue import Queue, QueueProducer
+from trace_etl.secret_store import SecretStore, pick_variables
 from trace_etl.state.db.pool import (
     CONNECTION_ERRORS,
     Pool,
@@ -104,6 +109,7 @@ class Service:
     storage_lister: StorageLister
     sweeps_storage: bool
     wake: WakeEvents
+    invocations: Invocations
 
     def loops(self) -> list[Loop]:
         return [
@@ -129,6 +135,13 @@ class Service:
                 5.0,
                 self.wake.retries,
                 self.retries.next_due,
+            ),
+            Loop(
+                "invocations",
+                self.invocations.start_once,
+                2.0,
+                self.wake.invocations,
+                min_pause=0.01,
             ),
             Loop("wake_up_sweeper", self.sweeper.sweep_once, 20.0),
             Loop("reconciler", self.reconciler.reconcile_once, 15.0),
@@ -175,74 +188,92 @@ async def running(cfg: DispatcherSettings, queue: Queue) -> AsyncGenerator[Servi
         try:
             async with transaction(pool) as conn:
                 await operator_caps.replace_caps(conn, cfg.operator_caps)
-            yield _assemble(cfg, pool, loop_pool, writer_connections, producer)
+            invoker = _open_invoker(cfg)
+            shared = _share_parts(cfg, pool, loop_pool, producer)
+            yield _assemble(shared, writer_connections, invoker)
+            if invoker is not None:
+                await invoker.close()
         finally:
             await writer_connections.close()
 
 
-def _assemble(
-    cfg: DispatcherSettings,
-    pool: Pool,
-    loop_pool: Pool,
-    writer_connections: ReusedConnections,
-    queue: QueueProducer,
-) -> Service:
-    wake = WakeEvents()
-    tokens = TaskTokens(PemSigner(cfg.task_keys_dir))
-    objects = cfg.open_objects()
-    payloads = Payloads(pool, tokens, cfg, objects)
-    retry = Backoff(cfg.retry_initial, cfg.retry_max, jitter=0.5)
-    restart = Backoff(cfg.source_restart_initial, cfg.source_restart_max)
-    parts = Parts(pool, writer_connections, tokens, payloads, wake, objects, retry)
-    lifecycle = Lifecycle(parts)
-    scopes = AttemptScopes(pool)
-    webhooks = WebhookSecrets(cfg.secrets_dir, cfg.webhook_window, cfg.org_id)
-    runtimes = load_runtimes(cfg.runtimes_file)
-    deploys = DeployRunner(pool, cfg.state_dsn, webhooks, runtimes)
-    changes = ChangeFeed(pool, poll_interval=cfg.changes_every, max_listeners=cfg.changes_clients)
-    manifests = PemSigner(cfg.certificate_keys_dir) if cfg.certificate_keys_dir else None
-    inline = InlineRunner(
-        loop_pool, payloads, f"dispatcher:{socket.gethostname()}:{os.getpid()}", retry
+def _open_invoker(cfg: DispatcherSettings) -> LocalInvoker | None:
+    if cfg.invoker_socket is None:
+        return None
+    return LocalInvoker(cfg.invoker_socket, token_reader(cfg.worker_tokens_file))
+
+
+@dataclass(frozen=True)
+class _SharedParts:
+    """Parts that several components of the Dispatcher use."""
+
+    cfg: DispatcherSettings
+    pool: Pool
+    loop_pool: Pool
+    queue: QueueProducer
+    wake: WakeEvents
+    tokens: TaskTokens
+    objects: ObjectStore
+    payloads: Payloads
+    retry: Backoff
+    webhooks: WebhookSecrets
+    runtimes: Runtimes
+
+
+def _share_parts(
+    cfg: DispatcherSettings, pool: Pool, loop_pool: Pool, queue: QueueProducer
+) -> _SharedParts:
+    tokens, objects = TaskTokens(PemSigner(cfg.task_keys_dir)), cfg.open_objects()
+    return _SharedParts(
+        cfg,
+        pool,
+        loop_pool,
+        queue,
+        wake=WakeEvents(),
+        tokens=tokens,
+        objects=objects,
+        payloads=Payloads(pool, tokens, cfg, objects),
+        retry=Backoff(cfg.retry_initial, cfg.retry_max, jitter=0.5),
+        webhooks=WebhookSecrets(
+            SecretStore(cfg.secrets_dir, cfg.org_id, pick_variables(os.environ)),
+            cfg.webhook_window,
+        ),
+        runtimes=load_runtimes(cfg.runtimes_file),
     )
-    sweeper = StorageSweeper(loop_pool, objects, cfg.storage_retention, _PREFIXES_PER_SWEEP)
+
+
+def _assemble(
+    shared: _SharedParts, writer_connections: ReusedConnections, invoker: LocalInvoker | None
+) -> Service:
+    cfg, pool, loop_pool = shared.cfg, shared.pool, shared.loop_pool
+    queue, wake, runtimes = shared.queue, shared.wake, shared.runtimes
+    parts = Parts(
+        pool,
+        writer_connections,
+        shared.tokens,
+        shared.payloads,
+        wake,
+        shared.objects,
+        shared.retry,
+    )
+    lifecycle = Lifecycle(parts)
+    changes = _make_change_feed(cfg, pool)
+    slots = runtimes.lambda_slots()
+    invocations = Invocations(loop_pool, shared.payloads, invoker, slots, wake)
+    sweeper = StorageSweeper(loop_pool, shared.objects, cfg.storage_retention, _PREFIXES_PER_SWEEP)
+    restart = Backoff(cfg.source_restart_initial, cfg.source_restart_max)
     return Service(
-        internal=InternalApi(
-            lifecycle,
-            Buffers(pool, wake),
-            tokens,
-            WorkerTokens(cfg.worker_tokens_file),
-            ServiceKeys(cfg.service_keys_dir),
-            RetiredTableCheck(pool, cfg.history_retention, _TABLES_PER_SWEEP),
-            CredentialMinting(scopes, _choose_exchanger(cfg, objects)),
-            TaskObjects(objects, tokens, scopes, cfg.max_object_bytes),
-        ),
-        user=_user_app(
-            cfg,
-            Context(
-                pool,
-                queue,
-                wake,
-                changes,
-                webhooks,
-                deploys,
-                sweeper,
-                manifests,
-                cfg.sweep_storage,
-                objects,
-                runtimes,
-            ),
-        ),
+        internal=_make_internal_api(shared, lifecycle),
+        user=_user_app(cfg, _make_context(shared, changes, sweeper)),
         lifecycle=lifecycle,
-        publisher=OutboxPublisher(
-            loop_pool, queue, inline, _BATCH, cfg.outbox_hold, cfg.outbox_max_tries, wake, runtimes
-        ),
-        reaper=LeaseReaper(loop_pool, queue, retry, _BATCH, cfg.reaper_grace),
+        publisher=_make_publisher(shared, invocations),
+        reaper=LeaseReaper(loop_pool, queue, shared.retry, _BATCH, cfg.reaper_grace),
         retries=RetryScheduler(loop_pool, wake, _BATCH),
         sweeper=WakeUpSweeper(
             loop_pool, queue, wake, runtimes, older_seconds=20, batch_size=_BATCH
         ),
         retention=HistoryRetention(loop_pool, cfg.history_retention, cfg.audit_retention, _BATCH),
-        notifier=Notifier(loop_pool, webhooks, _NOTIFICATIONS, cfg.outbox_max_tries),
+        notifier=Notifier(loop_pool, shared.webhooks, _NOTIFICATIONS, cfg.outbox_max_tries),
         task_counter=TaskCounter(loop_pool, 100 * _BATCH),
         numberer=DeliveryNumberer(loop_pool, 2 * _BATCH),
         swapper=GenerationSwapper(pool, wake, cfg.swap_every),
@@ -252,9 +283,68 @@ def _assemble(
         reconciler=Reconciler(loop_pool, wake, cfg.reconcile_grace, _BATCH),
         sources=SourceMonitor(pool, wake, restart, cfg.source_memory),
         storage_sweeper=sweeper,
-        storage_lister=StorageLister(loop_pool, objects, cfg.listing_interval),
+        storage_lister=StorageLister(loop_pool, shared.objects, cfg.listing_interval),
         sweeps_storage=cfg.sweep_storage,
         wake=wake,
+        invocations=invocations,
+    )
+
+
+def _make_change_feed(cfg: DispatcherSettings, pool: Pool) -> ChangeFeed:
+    return ChangeFeed(
+        pool,
+        poll_interval=cfg.changes_every,
+        max_listeners=cfg.changes_clients,
+        max_per_user=cfg.changes_clients_per_user,
+    )
+
+
+def _make_internal_api(shared: _SharedParts, lifecycle: Lifecycle) -> InternalApi:
+    cfg, pool, objects = shared.cfg, shared.pool, shared.objects
+    scopes = AttemptScopes(pool)
+    written = WrittenBytes(cfg.max_attempt_bytes)
+    return InternalApi(
+        lifecycle,
+        Buffers(pool, shared.wake),
+        shared.tokens,
+        WorkerTokens(cfg.worker_tokens_file),
+        ServiceKeys(cfg.service_keys_dir),
+        RetiredTableCheck(pool, cfg.history_retention, _TABLES_PER_SWEEP),
+        CredentialMinting(scopes, _choose_exchanger(cfg, objects)),
+        TaskObjects(objects, shared.tokens, scopes, cfg.max_object_bytes, written),
+    )
+
+
+def _make_context(shared: _SharedParts, changes: ChangeFeed, sweeper: StorageSweeper) -> Context:
+    cfg = shared.cfg
+    manifests = PemSigner(cfg.certificate_keys_dir) if cfg.certificate_keys_dir else None
+    return Context(
+        shared.pool,
+        shared.queue,
+        shared.wake,
+        changes,
+        shared.webhooks,
+        DeployRunner(shared.pool, cfg.state_dsn, shared.webhooks, shared.runtimes),
+        sweeper,
+        manifests,
+        cfg.sweep_storage,
+        shared.objects,
+        shared.runtimes,
+    )
+
+
+def _make_publisher(shared: _SharedParts, invocations: Invocations) -> OutboxPublisher:
+    cfg, name = shared.cfg, f"dispatcher:{socket.gethostname()}:{os.getpid()}"
+    return OutboxPublisher(
+        shared.loop_pool,
+        shared.queue,
+        InlineRunner(shared.loop_pool, shared.payloads, name, shared.retry),
+        _BATCH,
+        cfg.outbox_hold,
+        cfg.outbox_max_tries,
+        shared.wake,
+        shared.runtimes,
+        invocations,
     )
 
 
@@ -281,7 +371,7 @@ def _user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
         app.add_exception_handler(kind, _state_unavailable)
     check_declared(ROUTERS)
     for router in ROUTERS:
-        app.include_router(router)
+        add_routes(app, router)
     openapi.describe(app)
     return app
 

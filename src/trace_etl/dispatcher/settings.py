@@ -39,6 +39,8 @@ class DispatcherSettings(ObjectsSettings):
     """The role that `/v1/task/credentials` assumes, with a policy per attempt (needs the `aws` extra).
     Default: attempts use the Dispatcher's object endpoints."""
     max_object_bytes: PositiveInt = 1024**3  # of one object that an attempt sends to the Dispatcher
+    max_attempt_bytes: PositiveInt = 16 * 1024**3
+    """Of all objects that one attempt sends to one Dispatcher. A function must not fill the store."""
     sts_endpoint: str | None = None
     """The server of STS. Default: AWS."""
     token_grace: timedelta = timedelta(minutes=5)  # lifetime of a task token after the task timeout
@@ -69,12 +71,15 @@ class DispatcherSettings(ObjectsSettings):
     source_restart_max: timedelta = timedelta(minutes=2)
     source_memory: timedelta = timedelta(minutes=10)
     """Time during which an ended attempt increases the next restart delay of its source."""
+    invoker_socket: Path | None = None
+    """The worker that runs Lambda functions. None: their tasks wait."""
     runtimes_file: Path | None = None
     """Runtimes beside the shipped ones, and fields that change those."""
     secrets_dir: Path | None = None  # one file per secret; DAGs refer to it by file name
     webhook_window: timedelta = timedelta(minutes=5)  # allowed age of a signature
     changes_every: float = 0.25  # seconds between polls while a client follows the change stream
-    changes_clients: int = 256  # maximum number of clients of the change stream
+    changes_clients: PositiveInt = 256  # maximum number of clients of the change stream
+    changes_clients_per_user: PositiveInt = 32
     pressure_bulk_delay: timedelta = timedelta(seconds=5)
     """Time between pausing bulk tasks and pausing normal tasks, while a queue stays over its limit."""
     backfill_window: int = 200  # queued and running tasks per backfill

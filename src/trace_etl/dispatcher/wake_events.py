@@ -14,3 +14,11 @@ class WakeEvents:
     pressure: asyncio.Event = field(default_factory=asyncio.Event)
     backfills: asyncio.Event = field(default_factory=asyncio.Event)
     generations: asyncio.Event = field(default_factory=asyncio.Event)
+    invocations: asyncio.Event = field(default_factory=asyncio.Event)
+    invocations_wait: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while tasks of a Lambda runtime wait for a free slot: a completion then starts the next one."""
+
+    def note_completion(self) -> None:
+        """Start the next invocation, if one waits for the slot of the completed task."""
+        if self.invocations_wait.is_set():
+            self.invocations.set()

@@ -12,8 +12,9 @@ from trace_etl.dag.runtimes import BadRuntimes, load_runtimes
 from trace_etl.lite.credentials import private_files
 from trace_etl.lite.errors import BadSetting, PortTaken
 from trace_etl.lite.processes.ports import free_port, holder, is_free
+from trace_etl.secret_store import REFERENCE
 
-PORT_NAMES = ("api", "internal", "query", "scheduler", "postgres")
+PORT_NAMES = ("api", "internal", "query", "scheduler", "console", "postgres")
 _POOL = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_-]*)=(?P<url>.+)")
 
 
@@ -122,6 +123,9 @@ def parse_rpc_urls(values: Sequence[str]) -> dict[str, list[str]]:
     for value in values:
         named = _POOL.fullmatch(value)
         name, url = (named["name"], named["url"]) if named else ("default", value)
+        if REFERENCE.fullmatch(url):
+            pools.setdefault(name, []).append(url)
+            continue
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise BadSetting(
                 f"--rpc-url: {value!r} is not an http or https address",

@@ -25,9 +25,13 @@ class StackConnection:
     worker_token: str
     supervisor_pid: int
     started_at: str
+    console_url: str | None = None
+    """Null if the stack has no console."""
 
 
-def describe(home: Home, *, api: int, internal: int, query: int, pid: int) -> StackConnection:
+def describe(
+    home: Home, *, api: int, internal: int, query: int, pid: int, console: int | None = None
+) -> StackConnection:
     """Describe the connection of a stack that listens on these ports."""
     return StackConnection(
         version=1,
@@ -40,6 +44,8 @@ def describe(home: Home, *, api: int, internal: int, query: int, pid: int) -> St
         worker_token=str(home.worker_token),
         supervisor_pid=pid,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        # A browser treats the loopback address as secure, and would warn about a private authority.
+        console_url=f"http://{LOOPBACK}:{console}" if console else None,
     )
 
 
@@ -53,4 +59,5 @@ def read(path: Path) -> StackConnection | None:
         content = cast(dict[str, Any], json.loads(path.read_text()))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return StackConnection(**{field.name: content[field.name] for field in fields(StackConnection)})
+    known = {field.name for field in fields(StackConnection)}
+    return StackConnection(**{name: value for name, value in content.items() if name in known})

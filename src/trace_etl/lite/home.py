@@ -32,9 +32,12 @@ _DIRECTORIES = (
     "objects",
     "spark",
     "functions",
+    "programs",
 )
 _FILES = ("connection.json", "config.json", "runtimes.yaml", "home.json", "postgres.log")
-_SHORT_PATH = 40  # leaves room for the names of Unix sockets
+# Leaves room for a service, its operator host and the names of Unix sockets. A host may write nowhere else.
+_SHORT_PATH = 23
+_MADE_NAME = len("/trace-12345678")
 
 
 class Home:
@@ -66,6 +69,8 @@ class Home:
             name: self.credentials(name) / "token" for name in ("scheduler", "sink")
         }
         self.secrets = path / "secrets"
+        # Written by the user: native programs that jobs can run.
+        self.programs = path / "programs"
         self.logs = path / "logs"
         self.run = path / "run"
         self.lock = self.run / "lock"
@@ -146,7 +151,8 @@ class Home:
             yield private_files.make_directory(link)
             return
         default = tempfile.gettempdir()
-        parent = default if len(os.fsencode(default)) <= _SHORT_PATH // 2 else "/tmp"  # noqa: S108
+        is_short = len(os.fsencode(default)) + _MADE_NAME <= _SHORT_PATH
+        parent = default if is_short else "/tmp"  # noqa: S108
         with tempfile.TemporaryDirectory(prefix="trace-", dir=parent) as made:
             link.symlink_to(made)
             yield Path(made)

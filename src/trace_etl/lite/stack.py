@@ -124,6 +124,7 @@ def prepare(home: Home, options: Options, services: ListServices, temporary: Pat
         api=ports["api"].number,
         internal=ports["internal"].number,
         query=ports["query"].number,
+        console=ports["console"].number,
         pid=os.getpid(),
     )
     passwords.ensure(home.pgpass, databases.ROLES)

@@ -91,7 +91,7 @@ def _check_health(home: Home, service: ServiceRecord) -> Health:
 
 
 def _accepts_connections(home: Home, where: str) -> bool:
-    if where.startswith("https:"):
+    if where.startswith(("http:", "https:")):
         return probes.is_healthy(where, str(home.tls / "ca.pem"))
     if not where:
         return True

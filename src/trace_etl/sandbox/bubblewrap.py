@@ -9,9 +9,13 @@ from pathlib import Path
 import trace_etl
 from trace_etl import landlock, sdk
 from trace_etl.sandbox.errors import SandboxUnavailable
+from trace_etl.sandbox.node import find_node
 
 CODE = "/opt/trace"
 MODULES = f"{CODE}/python"
+NODE = f"{CODE}/bin/node"
+NODE_MODULES = "/node_modules"
+"""Node looks here for what a bundle imports and does not contain."""
 BUNDLE = "/var/task"
 SOCKETS = "/run/trace"
 PYTHON = str(
@@ -70,6 +74,16 @@ def system_files() -> list[Shown]:
         Shown(Path(landlock.__file__), f"{CODE}/landlock.py"),
         Shown(Path(trace_etl.__file__), f"{MODULES}/trace_etl/__init__.py"),
         Shown(Path(sdk.__file__).parent, f"{MODULES}/trace_etl/sdk"),
+    ]
+
+
+def node_files() -> list[Shown]:
+    """List what programs in Node need beside `system_files`. Raises SandboxUnavailable."""
+    libraries = Path("/usr/share/nodejs")  # where Debian keeps modules of its Node
+    return [
+        Shown(find_node(), NODE),
+        Shown(Path(sdk.__file__).parent / "node", f"{NODE_MODULES}/trace-etl"),
+        *([Shown(libraries, str(libraries))] if libraries.is_dir() else []),
     ]
 
 

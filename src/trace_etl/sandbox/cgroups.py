@@ -43,7 +43,7 @@ class Cgroup:
 
 
 def create(limits: Limits) -> Cgroup | None:
-    """Create a control group with these limits. Return None where the kernel or the rights lack."""
+    """Create a control group with these limits. Return None if the kernel or the permissions do not allow it."""
     if os.geteuid() != 0:
         return None
     name = f"{_PARENT}/{uuid4().hex}"

@@ -19,6 +19,8 @@ def main(arguments: list[str]) -> None:
     """Restrict this process, then replace it with the command."""
     end = arguments.index(_END)
     settings, command = json.loads(arguments[0]), arguments[end + 1 :]
+    if settings["listen"]:
+        _hand_out_listener(**settings["listen"])
     for name, value in settings["limits"].items():
         limit = getattr(resource, name)
         resource.setrlimit(limit, (value, value))
@@ -29,6 +31,15 @@ def main(arguments: list[str]) -> None:
         )
     os.chdir(settings["directory"])
     os.execve(command[0], command, dict(os.environ))  # noqa: S606
+
+
+def _hand_out_listener(port: int, control: str) -> None:
+    """Listen on the loopback of this sandbox, and give the listener to the program outside."""
+    import socket  # only some programs need it
+
+    with socket.create_server(("127.0.0.1", port)) as server, socket.socket(socket.AF_UNIX) as out:
+        out.connect(control)
+        socket.send_fds(out, [b"listener"], [server.fileno()])
 
 
 if __name__ == "__main__":

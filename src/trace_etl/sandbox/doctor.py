@@ -1,18 +1,24 @@
 """Test each layer of the sandbox for real, on this machine."""
 
+import json
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trace_etl import landlock
+from trace_etl import landlock, launcher
 from trace_etl.sandbox import bubblewrap, cgroups, seccomp
 from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.limits import Limits
+from trace_etl.sandbox.node import find_node
 from trace_etl.sandbox.process import Layers, Program, SandboxedProcess
 
 _SOCKET = "import socket; socket.socket(socket.AF_INET, socket.SOCK_STREAM)"
 _LIST_ROOT = "import os; os.listdir('/')"
+_READABLE = [*("/usr", "/lib", "/lib64", "/bin", "/etc", "/proc"), sys.prefix, sys.base_prefix]
 _APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 
 
@@ -33,7 +39,8 @@ def examine_sandbox() -> list[Finding]:
     findings = [_test(_test_bubblewrap), namespaces]
     if namespaces.works:
         findings += [_test(_test_call_filter), _test(_test_landlock)]
-    return [*findings, _test_control_group(), _test_user_ids()]
+    findings += [_test_control_group(), _test_user_ids(), _test_node()]
+    return [*findings, _test(_test_operator_host)]
 
 
 def _test(test: Callable[[], Finding]) -> Finding:
@@ -55,7 +62,7 @@ def _test_namespaces() -> Finding:
     code, output = _run("print('ok')", Layers(seccomp=False, landlock=False, cgroup=False))
     if code == 0:
         return Finding("namespaces", True, "user, mount, process, network, IPC and host name")
-    return Finding("namespaces", False, output, explain_namespaces(output))
+    return Finding("namespaces", False, output, explain_namespaces())
 
 
 def _test_call_filter() -> Finding:
@@ -95,6 +102,36 @@ def _test_user_ids() -> Finding:
     return Finding("user ids", False, detail, "run as root", is_required=False)
 
 
+def _test_node() -> Finding:
+    try:
+        return Finding("node", True, f"for functions: {find_node()}", is_required=False)
+    except SandboxUnavailable as error:
+        return Finding("node", False, error.problem, error.fix, is_required=False)
+
+
+def _test_operator_host() -> Finding:
+    """Start a program as a worker starts its operator host, and let it open a file of the worker."""
+    name = "operator host"
+    if not landlock.version():
+        detail = "it has the rights of its worker, and can read the worker token"
+        fix = "use Linux 5.19 or newer with Landlock enabled (lsm=…,landlock)"
+        return Finding(name, False, detail, fix, is_required=False)
+    with tempfile.NamedTemporaryFile() as file:
+        opened = [_run_as_host(file.name, [*_READABLE, *more]) for more in ([file.name], [])]
+    works = opened == [True, False]
+    detail = "it cannot read files of its worker" if works else f"expected [True, False]: {opened}"
+    return Finding(name, works, detail, is_required=False)
+
+
+def _run_as_host(path: str, read: list[str]) -> bool:
+    """Return whether a program with these rights can open a file."""
+    allowed = json.dumps({"read": read, "write": ["/dev/null"]})
+    numbers = [str(number) for number in (os.getpid(), 0, -1, -1)]
+    command = [sys.executable, "-I", "-S", launcher.__file__, *numbers, allowed, "/"]
+    command += [sys.executable, "-I", "-S", "-c", f"open({path!r})"]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
 def _run(code: str, layers: Layers) -> tuple[int, str]:
     command = [bubblewrap.PYTHON, "-I", "-S", "-c", code]
     ended = SandboxedProcess(Program(command, limits=Limits(wall_seconds=30)), layers).wait()
@@ -102,7 +139,7 @@ def _run(code: str, layers: Layers) -> tuple[int, str]:
     return ended.exit_code, lines[-1] if lines else ""
 
 
-def explain_namespaces(output: str) -> str:
+def explain_namespaces() -> str:
     """Return the fix for a machine that refuses user namespaces."""
     if _APPARMOR.exists() and _APPARMOR.read_text().strip() == "1":
         return (

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 MIB = 1 << 20
+_RESERVED = 8192 * MIB  # V8 reserves 512 MiB for the code of each thread with JavaScript
 
 
 @dataclass(frozen=True)
@@ -19,5 +20,13 @@ class Limits:
     open_files: int = 256
     output_bytes: int = MIB
     """How much of the program's output is kept. The rest is read and dropped."""
-    limits_address_space: bool = True
-    """False for programs that reserve much more memory than they use, such as Node."""
+    reserves_memory: bool = False
+    """Whether the program reserves much more memory than it uses, as Node does. Then the limit of each
+    process has room for that, and the memory that the process tree really uses is what counts."""
+
+    @property
+    def memory_rule(self) -> tuple[str, int]:
+        """The limit of the kernel for one process, by its name."""
+        if self.reserves_memory:
+            return "RLIMIT_DATA", self.memory_bytes + _RESERVED
+        return "RLIMIT_AS", self.memory_bytes

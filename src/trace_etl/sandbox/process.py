@@ -2,20 +2,19 @@
 
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
-import psutil
-
 from trace_etl import landlock
-from trace_etl.sandbox import bubblewrap, cgroups, seccomp
+from trace_etl.sandbox import bubblewrap, cgroups, process_tree, seccomp
 from trace_etl.sandbox.bubblewrap import Shown
 from trace_etl.sandbox.limits import Limits
 from trace_etl.sandbox.uids import reserve_uid
@@ -24,6 +23,7 @@ _ENTER = Path(__file__).with_name("enter.py")
 _VIEW = "/tmp"  # noqa: S108 - any directory that exists everywhere; only our mount namespace sees the mount
 _WATCH_SECONDS = 0.05
 _READ_BYTES = 1 << 16
+_MAX_PARTS = 32  # a pipe holds one part; a program that prints without end must not delay a flush
 _BASE_ENVIRONMENT = {"HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "PATH": ""}  # noqa: S108
 EndReason = Literal["exited", "timeout", "memory", "killed"]
 
@@ -38,6 +38,11 @@ class Program:
     """Files and directories of the host that the program can read, beside the interpreter."""
     directory: str = "/tmp"  # noqa: S108
     limits: Limits = field(default_factory=Limits)
+    uses_node: bool = False
+    """Whether the program can see Node and its SDK."""
+    listen: Mapping[str, str | int] | None = None
+    """A `port` on the loopback of the sandbox, whose listener goes to the Unix socket `control`. The
+    program may then use TCP, inside the sandbox."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,8 @@ class SandboxedProcess:
         self._limits, self._layers = program.limits, layers
         self._output, self._dropped = bytearray(), 0
         self._reason: EndReason = "exited"
+        self._is_suspended = False
+        self._reading = threading.Lock()
         self._resources = ExitStack()
         try:
             self._start(program)
@@ -103,6 +110,28 @@ class SandboxedProcess:
         """End the whole process tree at once."""
         self._end("killed")
 
+    def suspend(self) -> None:
+        """Stop all processes until `resume`. They keep their memory, and use no processor time."""
+        self._is_suspended = True
+        process_tree.stop(self._process.pid)
+
+    def resume(self) -> None:
+        """Let all processes continue, with a new allowance of output."""
+        self._output.clear()
+        self._dropped = 0
+        process_tree.continue_(self._process.pid)
+        self._is_suspended = False
+
+    def flush_output(self) -> None:
+        """Pass on what the program has printed until now."""
+        stream = self._process.stdout
+        with self._reading:
+            for _ in range(_MAX_PARTS):
+                if stream is None or stream.closed or not select.select([stream], [], [], 0)[0]:
+                    return
+                if not self._read_part(stream.fileno()):
+                    return
+
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -117,7 +146,7 @@ class SandboxedProcess:
         )
 
     def _start_directly(self, program: Program) -> subprocess.Popen[bytes]:
-        shown = [*bubblewrap.system_files(), *program.files]
+        shown = _list_files(program)
         limits = self._limits
         temporary = {
             "/tmp": ["--size", str(limits.temporary_bytes), "--tmpfs", "/tmp"],  # noqa: S108
@@ -131,7 +160,7 @@ class SandboxedProcess:
 
     def _start_as(self, uid: int, program: Program) -> subprocess.Popen[bytes]:
         """Start with a user id of its own. `enter.py` puts the files in its reach."""
-        shown = [*bubblewrap.system_files(), *program.files]
+        shown = _list_files(program)
         view = [Shown(Path(f"{_VIEW}/{n}"), entry.target) for n, entry in enumerate(shown)]
         sources = [(str(e.source), str(v.source)) for e, v in zip(shown, view, strict=True)]
         binary = bubblewrap.find_bwrap()
@@ -169,7 +198,7 @@ class SandboxedProcess:
         descriptors: list[int] = []
         rules = None
         if self._layers.seccomp:
-            rules = _make_file(seccomp.make_filter())
+            rules = _make_file(seccomp.make_filter(loopback=program.listen is not None))
             descriptors.append(rules)
         environment = {**_BASE_ENVIRONMENT, **program.environment}
         arguments = bubblewrap.make_arguments(reachable, environment, temporary, rules)
@@ -182,6 +211,7 @@ class SandboxedProcess:
 
     def _make_settings(self, shown: Sequence[Shown], program: Program) -> dict[str, object]:
         limits = program.limits
+        memory, memory_bytes = limits.memory_rule
         numbers = {
             "RLIMIT_CPU": limits.cpu_seconds,
             "RLIMIT_FSIZE": limits.file_bytes,
@@ -189,7 +219,7 @@ class SandboxedProcess:
             "RLIMIT_NPROC": limits.processes,
             "RLIMIT_CORE": 0,
             "RLIMIT_MEMLOCK": 0,
-            "RLIMIT_AS" if limits.limits_address_space else "RLIMIT_DATA": limits.memory_bytes,
+            memory: memory_bytes,
         }
         return {
             "limits": numbers,
@@ -197,6 +227,7 @@ class SandboxedProcess:
             "read": bubblewrap.readable_paths(shown),
             "write": bubblewrap.writable_paths(),
             "directory": program.directory,
+            "listen": program.listen,
         }
 
     def _open(
@@ -223,62 +254,57 @@ class SandboxedProcess:
         stream: IO[bytes] | None = self._process.stdout
         assert stream is not None
         with stream:
-            while part := os.read(stream.fileno(), _READ_BYTES):
-                room = self._limits.output_bytes - len(self._output)
-                self._output += part[:room]
-                if self._on_output and part[:room]:
-                    self._on_output(part[:room])
-                self._dropped += max(0, len(part) - room)
+            os.set_blocking(stream.fileno(), False)
+            while True:
+                select.select([stream], [], [])
+                with self._reading:
+                    if not self._read_part(stream.fileno()):
+                        return
+
+    def _read_part(self, descriptor: int) -> bool:
+        """Read what there is. False: the program has closed its output."""
+        try:
+            part = os.read(descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        room = self._limits.output_bytes - len(self._output)
+        self._output += part[:room]
+        if self._on_output and part[:room]:
+            self._on_output(part[:room])
+        self._dropped += max(0, len(part) - room)
+        return bool(part)
 
     def _watch(self) -> None:
         deadline = time.monotonic() + self._limits.wall_seconds
-        while self._process.poll() is None:
-            if time.monotonic() >= deadline:
-                self._end("timeout")
-            elif self._is_out_of_memory():
-                self._end("memory")
-            try:
-                self._process.wait(_WATCH_SECONDS)
-            except subprocess.TimeoutExpired:
-                continue
+        # A descriptor of the process wakes this thread at its end; `Popen.wait` would poll for it.
+        process = os.pidfd_open(self._process.pid)
+        try:
+            while self._process.poll() is None:
+                if time.monotonic() >= deadline:
+                    self._end("timeout")
+                elif self._is_out_of_memory():
+                    self._end("memory")
+                select.select([process], [], [], _WATCH_SECONDS)
+        finally:
+            os.close(process)
 
     def _is_out_of_memory(self) -> bool:
         """Return whether the tree reached its limit. Without a control group, add up its memory."""
         if self._cgroup:
             return self._cgroup.was_out_of_memory()
-        if not self._layers.watchdog:
+        if not self._layers.watchdog or self._is_suspended:
             return False
-        try:
-            members = psutil.Process(self._process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return False
-        return sum(map(_used_memory, members)) > self._limits.memory_bytes
+        return process_tree.used_memory(self._process.pid) > self._limits.memory_bytes
 
     def _end(self, reason: EndReason) -> None:
         if self._process.poll() is None:
             self._reason = reason
-            _kill_tree(self._process.pid)
+            process_tree.kill(self._process.pid)
 
 
-def _kill_tree(pid: int) -> None:
-    """End bwrap and the first process of its namespace, with which the kernel ends all others.
-
-    That process ends with bwrap only after it has asked for this, shortly after its start. So bwrap
-    is stopped first, and can start nothing more while its children are found.
-    """
-    with suppress(psutil.NoSuchProcess):
-        bwrap = psutil.Process(pid)
-        bwrap.suspend()
-        for process in (*bwrap.children(recursive=True), bwrap):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-
-
-def _used_memory(process: psutil.Process) -> int:
-    try:
-        return process.memory_info().rss
-    except psutil.Error:
-        return 0
+def _list_files(program: Program) -> list[Shown]:
+    node = bubblewrap.node_files() if program.uses_node else []
+    return [*bubblewrap.system_files(), *node, *program.files]
 
 
 def _make_file(content: bytes) -> int:

@@ -11,12 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LOAD_WORD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_AND = 0x54
 _ALLOW, _KILL_PROCESS, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER, _ARCHITECTURE, _ARGUMENT_0, _ARGUMENT_1 = 0, 4, 16, 24  # offsets in struct seccomp_data
+# Offsets in struct seccomp_data.
+_NUMBER, _ARCHITECTURE, _ARGUMENT_0, _ARGUMENT_1, _ARGUMENT_2 = 0, 4, 16, 24, 32
 _NEW_NAMESPACES = 0x7E020080  # every CLONE_NEW… flag
 _X32_CALLS = 0x40000000
 _LAST_KNOWN_CALL = 466
-_AF_UNIX = 1
+_AF_UNIX, _AF_INET = 1, 2
+_SOCK_STREAM, _SOCKET_KIND = 1, 0xF  # the other bits are flags
+_ANY_PROTOCOL, _TCP = 0, 6
 _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: type into the terminal of another process
 
 # Numbers that all architectures share.
@@ -87,8 +91,11 @@ def is_supported() -> bool:
     return platform.machine() in _ARCHITECTURES
 
 
-def make_filter(machine: str | None = None) -> bytes:
-    """Return the filter for this processor. Raises KeyError if there is none."""
+def make_filter(machine: str | None = None, *, loopback: bool = False) -> bytes:
+    """Return the filter for this processor. Raises KeyError if there is none.
+
+    `loopback` allows TCP, for programs that have a network of their own with nothing but loopback.
+    """
     arch = _ARCHITECTURES[machine or platform.machine()]
     program = [
         _step(_LOAD_WORD, _ARCHITECTURE),
@@ -102,8 +109,9 @@ def make_filter(machine: str | None = None) -> bytes:
     for number in sorted({*_DENIED.values(), *arch.denied.values()}):
         program += _if_equal(number, _fail(errno.EPERM))
     program += _check_argument(arch.clone, _ARGUMENT_0, _if_bits(_NEW_NAMESPACES, errno.EPERM))
+    families = _unless_equal(_AF_UNIX, _fail(errno.EAFNOSUPPORT))
     program += _check_argument(
-        arch.socket, _ARGUMENT_0, _unless_equal(_AF_UNIX, _fail(errno.EAFNOSUPPORT))
+        arch.socket, _ARGUMENT_0, _unless_unix_or_tcp() if loopback else families
     )
     terminal = [step for call in _TERMINAL_INPUT for step in _if_equal(call, _fail(errno.EPERM))]
     program += _check_argument(arch.ioctl, _ARGUMENT_1, terminal)
@@ -124,6 +132,20 @@ def _if_equal(value: int, result: int) -> list[bytes]:
 
 def _unless_equal(value: int, result: int) -> list[bytes]:
     return [_step(_JUMP_EQUAL, value, 1, 0), _step(_RETURN, result)]
+
+
+def _unless_unix_or_tcp() -> list[bytes]:
+    """Allow Unix sockets and plain TCP: other protocols have a history of kernel defects."""
+    tcp = [
+        *_unless_equal(_AF_INET, _fail(errno.EAFNOSUPPORT)),
+        _step(_LOAD_WORD, _ARGUMENT_1),
+        _step(_AND, _SOCKET_KIND),
+        *_unless_equal(_SOCK_STREAM, _fail(errno.EPROTONOSUPPORT)),
+        _step(_LOAD_WORD, _ARGUMENT_2),
+        _step(_JUMP_EQUAL, _ANY_PROTOCOL, 2, 0),
+        *_unless_equal(_TCP, _fail(errno.EPROTONOSUPPORT)),
+    ]
+    return [_step(_JUMP_EQUAL, _AF_UNIX, len(tcp), 0), *tcp]
 
 
 def _from(value: int, result: int) -> list[bytes]:

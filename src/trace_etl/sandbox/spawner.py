@@ -22,6 +22,8 @@ from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.limits import Limits
 from trace_etl.sandbox.process import Ended, Program, SandboxedProcess
 
+_FLUSH_SECONDS = 10.0
+
 
 class RemoteProcess:
     """A program that the spawner runs. The same interface as SandboxedProcess."""
@@ -29,6 +31,7 @@ class RemoteProcess:
     def __init__(self, spawner: "Spawner", number: int, on_output: Callable[[bytes], None]) -> None:
         self._spawner, self._number, self.on_output = spawner, number, on_output
         self._answered = threading.Event()
+        self._flushed = threading.Event()
         self._answer: Mapping[str, Any] = {}
 
     def wait(self) -> Ended:
@@ -46,9 +49,25 @@ class RemoteProcess:
         """End the whole process tree at once."""
         self._spawner.send({"kill": self._number})
 
+    def suspend(self) -> None:
+        """Stop all processes until `resume`."""
+        self._spawner.send({"suspend": self._number})
+
+    def resume(self) -> None:
+        """Let all processes continue, with a new allowance of output."""
+        self._spawner.send({"resume": self._number})
+
+    def flush_output(self) -> None:
+        """Wait until everything that the program has printed was passed on."""
+        self._flushed.clear()
+        self._spawner.send({"flush": self._number})
+        self._flushed.wait(_FLUSH_SECONDS)
+
     def receive(self, answer: Mapping[str, Any]) -> None:
-        self._answer = answer
-        self._answered.set()
+        if "flushed" not in answer:
+            self._answer = answer
+            self._answered.set()
+        self._flushed.set()
 
 
 def launch_spawner(directory: Path) -> tuple[socket.socket, subprocess.Popen[bytes]]:
@@ -103,8 +122,11 @@ class Spawner:
             for line in answers:
                 answer = json.loads(line)
                 with self._lock:
-                    process = self._running[answer["number"]]
-                    if "part" not in answer:
+                    process = self._running.get(answer["number"])
+                if process is None:
+                    continue  # it ended before it was flushed
+                with self._lock:
+                    if not answer.keys() & {"part", "flushed"}:
                         del self._running[answer["number"]]
                 if "part" in answer:
                     process.on_output(base64.b64decode(answer["part"]))
@@ -133,8 +155,10 @@ class SpawnerServer:
                 if "start" in request:
                     arguments = (request["start"], request["program"])
                     threading.Thread(target=self._run, args=arguments, daemon=True).start()
-                else:
+                elif "kill" in request:
                     self._kill(request["kill"])
+                else:
+                    self._control(**request)
         for number in list(self._running):
             self._kill(number)
 
@@ -174,6 +198,18 @@ class SpawnerServer:
             process = self._running.get(number)
         if process is not None:
             process.kill()
+
+    def _control(
+        self, suspend: int | None = None, resume: int | None = None, flush: int | None = None
+    ) -> None:
+        if (process := self._running.get(suspend or 0)) is not None:
+            process.suspend()
+        if (process := self._running.get(resume or 0)) is not None:
+            process.resume()
+        if flush is not None:
+            if (process := self._running.get(flush)) is not None:
+                process.flush_output()
+            self._answer(flush, flushed=True)
 
     def _answer(self, number: int, **fields: object) -> None:
         with self._lock:

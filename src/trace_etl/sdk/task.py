@@ -28,6 +28,8 @@ class Task:
         """The `config` of the job."""
         self.scope: Mapping[str, Any] = event.get("scope") or {}
         """The part of the inputs to process: `start` and `end`, `partition_key` or `cursor`."""
+        self.parameters: Mapping[str, Any] = event.get("parameters") or {}
+        """What started the task: the `scheduled_time` of a tick, the `payload` of a trigger or webhook."""
         self.inputs: list[str] = [entry["name"] for entry in event["inputs"]]
         """The names of the inputs, which are tables in `query`."""
         self._outputs: dict[str, Mapping[str, Any]] = {o["name"]: o for o in event["outputs"]}
@@ -101,9 +103,13 @@ class Task:
         """The prefix for results that people fetch."""
         return _prefix_url(self.event["export_ref"])
 
+    def heartbeat(self) -> Mapping[str, Any]:
+        """Extend the lease, and return the answer of the platform. Raises CallFailed when it is lost."""
+        return self._connection.call("/v1/task/heartbeat", {})
+
     def is_canceled(self) -> bool:
         """Return whether someone asked to cancel the task. Raises CallFailed when the lease is lost."""
-        return bool(self._connection.call("/v1/task/heartbeat", {})["cancel_requested"])
+        return bool(self.heartbeat()["cancel_requested"])
 
 
 @dataclass(frozen=True)

@@ -2,42 +2,52 @@
 
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 from uuid import UUID
 
 import structlog
 
 from trace_etl.api.task import events as task_events
 from trace_etl.api.task import lifecycle
-from trace_etl.api.task.checks import CheckResult
 from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
-from trace_etl.model.errors import TraceError
-from trace_etl.spark.errors import CheckFailed
+from trace_etl.model.task import Isolation
+from trace_etl.secret_store import SecretMissing, SecretStore
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.attempt_log import AttemptLog
+from trace_etl.worker.hosts.failures import UNEXPECTED, Failure, describe_failure
 
 _log = structlog.stdlib.get_logger()
 _MAX_MESSAGE = 8000
 _CHECK_STOP_SECONDS = 0.5
 _LOG_SECONDS = 5.0
+_LOST_SECONDS = 0.7  # then another attempt may write: this one must not
+_CANCEL_SECONDS = 10.0
 Interruption = Literal["lost", "canceled", "timeout", "stopped"]
 
 
 class Runner(Protocol):
-    """Runs operators: in Spark here, in a sandboxed child process elsewhere."""
+    """Runs operators: in operator hosts, or in sandboxes."""
 
-    def run(
-        self, task: lifecycle.TaskPayload, link: DispatcherLink | None = None
-    ) -> lifecycle.TaskResult: ...
+    isolation: ClassVar[Isolation | None]
+    """How the code of its tasks is isolated. None: it is code of the platform."""
 
-    def cancel(self, task_id: UUID) -> None: ...
+    def run(self, task: lifecycle.TaskPayload, link: DispatcherLink) -> lifecycle.TaskResult: ...
+
+    def cancel(self, task_id: UUID, within: float) -> None:
+        """Stop a task. After these seconds it has stopped, whatever that costs others."""
+        ...
 
     def cool(self) -> None:
         """Free what is kept warm for the next task. Called when the worker is idle for long."""
         ...
+
+
+class CompletionReporter(Protocol):
+    """Reports the end of an attempt: the Dispatcher's client, or `Completions`."""
+
+    def complete(self, body: lifecycle.Complete, token: str, stop: threading.Event) -> object: ...
 
 
 @dataclass
@@ -51,6 +61,9 @@ class Attempt:
     """Set when the worker shuts down: the attempt is interrupted and fails as retryable."""
     keep_hidden: Callable[[], None]
     """Keeps the task's wake-up hidden in the queue. Called on every heartbeat."""
+    completions: CompletionReporter
+    secrets: SecretStore | None = None
+    """The secrets that this worker may pass to operators. None: it runs untrusted code."""
 
     _ended: threading.Event = field(default_factory=threading.Event)
     _interruption: Interruption | None = None
@@ -62,8 +75,8 @@ class Attempt:
     def __post_init__(self) -> None:
         self._token = self.claimed.capability_token
         self._log = AttemptLog(self._send_output)
-        self._log.hide(self._token)
-        self._log.hide(str(self.claimed.lease_token))
+        self._log.secrets.hide(self._token)
+        self._log.secrets.hide(str(self.claimed.lease_token))
         self._fence = lifecycle.Fenced(
             task_id=self.claimed.task.task_id,
             attempt=self.claimed.attempt,
@@ -100,14 +113,16 @@ class Attempt:
 
     def _run_operator(self) -> lifecycle.Complete:
         try:
+            secrets = self._resolve_secrets()
             link = DispatcherLink(
-                self._fence.lease_token,
                 self._emit,
                 self._publish,
+                self._fence.lease_token,
                 token=lambda: self._token,
                 is_paused=lambda: self._is_paused,
                 log=self._log.write,
-                mask=self._log.mask,
+                mask=self._log.secrets.mask,
+                secrets=secrets,
             )
             result = self.runner.run(self.claimed.task, link)
         except Exception as error:  # an operator may raise anything: every failure is reported
@@ -121,6 +136,18 @@ class Attempt:
             mapped_partitions=result.mapped_partitions,
             checks=result.checks,
         )
+
+    def _resolve_secrets(self) -> dict[str, str]:
+        """Return the secrets of the job, and hide them in everything that is reported."""
+        task = self.claimed.task
+        if not task.secrets:
+            return {}
+        if self.secrets is None or task.org_id is None:
+            raise SecretMissing(f"secrets: the runtime {task.runtime} passes none; remove them")
+        values = self.secrets.resolve(task.org_id, task.secrets)
+        for value in values.values():
+            self._log.secrets.hide(value)
+        return values
 
     def _emit(
         self, events: Sequence[lifecycle.Event], invalidations: Sequence[Mapping[str, Any]] = ()
@@ -155,53 +182,38 @@ class Attempt:
             return self._make_body("Canceled", error_message="canceled on request")
         if self._interruption == "timeout":
             seconds = self.claimed.task.timeout_seconds
-            message = f"ran longer than {seconds} s"
-            return self._make_failed("hard_timeout", message, retryable=True)
+            return self._make_failed(
+                Failure(code="hard_timeout", message=f"ran longer than {seconds} s")
+            )
         if self._interruption == "stopped":
-            return self._make_failed("worker_stopped", "the worker was shut down", retryable=True)
-        if isinstance(error, Refused):
-            is_retryable = error.refusal == "dispatcher_failed"
-            return self._make_failed(error.refusal, error.detail, retryable=is_retryable)
-        if isinstance(error, TraceError):
-            self._log.write(f"{error.code}: {error.detail}\n".encode())
-        if isinstance(error, CheckFailed):
             return self._make_failed(
-                error.code, error.detail, retryable=error.retryable, checks=error.results
+                Failure(code="worker_stopped", message="the worker was shut down")
             )
-        if isinstance(error, TraceError):
-            return self._make_failed(
-                error.code,
-                error.detail,
-                retryable=error.retryable,
-                premature=error.is_premature,
-                unreachable=error.unreachable,
-            )
-        _log.exception("operator_failed", task_id=str(self._fence.task_id))
-        self._log.write("".join(traceback.format_exception(error)).encode())
-        detail = f"{type(error).__name__}: {error}"
-        return self._make_failed("operator_failed", detail, retryable=True)
+        failure = describe_failure(error)
+        output = self._log.secrets.mask(failure.output)
+        self._log.write(output.encode())
+        if failure.code == UNEXPECTED:
+            _log.error("operator_failed", task_id=str(self._fence.task_id), error=output)
+        return self._make_failed(failure)
 
-    def _make_failed(
-        self,
-        code: str,
-        message: str,
-        *,
-        retryable: bool,
-        premature: bool = False,
-        unreachable: bool = False,
-        checks: Sequence[CheckResult] = (),
-    ) -> lifecycle.Complete:
-        text = self._log.mask(message).replace("\x00", "")[:_MAX_MESSAGE]
-        optional: dict[str, object] = {"premature": True} if premature else {}
-        optional |= {"unreachable": True} if unreachable else {}
-        optional |= {"checks": list(checks)} if checks else {}
+    def _make_failed(self, failure: Failure) -> lifecycle.Complete:
+        text = self._log.secrets.mask(failure.message).replace("\x00", "")[:_MAX_MESSAGE]
+        optional: dict[str, object] = {"premature": True} if failure.premature else {}
+        optional |= {"unreachable": True} if failure.unreachable else {}
+        optional |= {"checks": failure.checks} if failure.checks else {}
         return self._make_body(
-            "Failed", error_code=code, error_message=text, retryable=retryable, **optional
+            "Failed",
+            error_code=failure.code,
+            error_message=text,
+            retryable=failure.retryable,
+            **optional,
         )
 
     def _make_body(self, status: str, **fields: object) -> lifecycle.Complete:
+        level = self.runner.isolation
+        isolation = {"isolation": level} if level is not None else {}
         return lifecycle.Complete.model_validate(
-            {**self._fence.model_dump(), "status": status, **fields}
+            {**self._fence.model_dump(), "status": status, **isolation, **fields}
         )
 
     # --- the report -------------------------------------------------------------------------
@@ -209,7 +221,7 @@ class Attempt:
     def _report(self, body: lifecycle.Complete) -> bool:
         """Report the result. Returns whether the Dispatcher answered."""
         try:
-            self.client.complete(body, self._token, self.stopping)
+            self.completions.complete(body, self._token, self.stopping)
         except Refused as refusal:
             return self._report_refusal(body, refusal)
         except Unreachable as error:
@@ -233,7 +245,8 @@ class Attempt:
             # A task that follows a cursor gets its current position with the next attempt.
             refusal.refusal == "partition_overlap" and self.claimed.task.follows
         )
-        return self._report(self._make_failed(refusal.refusal, refusal.detail, retryable=retryable))
+        failure = Failure(code=refusal.refusal, message=refusal.detail, retryable=retryable)
+        return self._report(self._make_failed(failure))
 
     # --- the heartbeat ----------------------------------------------------------------------
 
@@ -270,7 +283,7 @@ class Attempt:
             return interval
         self._failed_heartbeats = 0
         self._token = reply.capability_token or self._token
-        self._log.hide(self._token)
+        self._log.secrets.hide(self._token)
         self._is_paused = reply.hold
         if reply.cancel_requested:
             self._interrupt("canceled")
@@ -291,4 +304,5 @@ class Attempt:
 
     def _interrupt(self, interruption: Interruption) -> None:
         self._interruption = interruption
-        self.runner.cancel(self.claimed.task.task_id)
+        within = _LOST_SECONDS if interruption == "lost" else _CANCEL_SECONDS
+        self.runner.cancel(self.claimed.task.task_id, within)

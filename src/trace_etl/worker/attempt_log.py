@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trace_etl.worker.masking import SecretMask
+
 MAX_BYTES = 1024 * 1024
 _PART_BYTES = 32 * 1024
-_MASK = "***"
-_MIN_LINE = 8
 
 
 @dataclass
@@ -16,26 +16,12 @@ class AttemptLog:
 
     send: Callable[[int, str], bool]
     """Sends a part with its position. False: it was not sent, and is sent again later."""
-    _secrets: list[str] = field(default_factory=list[str])
+    secrets: SecretMask = field(default_factory=SecretMask)
     _pending: bytearray = field(default_factory=bytearray)
     _received: int = 0
     _position: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sending: threading.Lock = field(default_factory=threading.Lock)
-
-    def hide(self, secret: str) -> None:
-        """Replace a secret in everything that is not sent yet. Its long lines count as well."""
-        lines = [line for line in secret.splitlines() if len(line) >= _MIN_LINE]
-        with self._lock:
-            added = {secret, secret.strip(), *lines} - {""}
-            # The longest first: a secret may contain another one.
-            self._secrets = sorted({*self._secrets, *added}, key=len, reverse=True)
-
-    def mask(self, text: str) -> str:
-        """Return a text without secrets."""
-        for secret in self._secrets:
-            text = text.replace(secret, _MASK)
-        return text
 
     def write(self, content: bytes) -> None:
         """Add output. What exceeds the limit is dropped."""
@@ -54,7 +40,7 @@ class AttemptLog:
         """Send what is complete: whole lines, and all of it at the end."""
         with self._sending:
             while part := self._take(is_end):
-                text = self.mask(part.decode("utf-8", "replace")).replace("\x00", "\ufffd")
+                text = self.secrets.mask(part.decode("utf-8", "replace")).replace("\x00", "\ufffd")
                 if not self.send(self._position, text):
                     return
                 self._position += len(text.encode())
@@ -68,8 +54,7 @@ class AttemptLog:
             end = content.rfind(b"\n") + 1
             if end == 0 and len(content) == _PART_BYTES:
                 # A long line: keep back what could be the start of a secret.
-                longest = max((len(secret.encode()) for secret in self._secrets), default=0)
-                end = max(1, len(content) - longest)
+                end = max(1, len(content) - self.secrets.longest)
             if is_end and len(self._pending) < _PART_BYTES:
                 end = len(content)
             return content[:end]

@@ -4,19 +4,27 @@ import os
 import socket
 import ssl
 import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import NoReturn
 
 import httpx
 import structlog
 
 from trace_etl import landlock, logs
+from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.sandbox.broker import PlatformClients
 from trace_etl.sandbox.spawner import Spawner, launch_spawner
+from trace_etl.worker.environments import EnvironmentPool
+from trace_etl.worker.function_results import Bundles
 from trace_etl.worker.function_runner import FunctionRunner
+from trace_etl.worker.invoker import InvocationServer
+from trace_etl.worker.lambda_runner import LambdaRunner
 from trace_etl.worker.settings import FunctionSettings
-from trace_etl.worker.slots import work
+from trace_etl.worker.slots import BACKOFF, work
 
 _log = structlog.stdlib.get_logger()
 
@@ -36,15 +44,41 @@ def main() -> int:
         httpx.Client(base_url=cfg.query_url, verify=tls, trust_env=False) as query,
     ):
         upstream = PlatformClients(dispatcher, query)
-        runner = FunctionRunner(
-            cfg.open_objects(), upstream, cfg.functions_dir, served.entries, spawner.start
-        )
+        bundles = Bundles(cfg.open_objects(), served.entries)
+        runner = FunctionRunner(bundles, upstream, cfg.functions_dir, spawner.start)
         stop = stop_on_signals()
-        write_ready_file(cfg.ready_file)
-        _log.info("worker_ready", runtimes=list(served.entries), slots=served.slots)
-        work(cfg, PgQueue(cfg.queue_dsn), runner, stop)
+        with accept_invocations(cfg, upstream, spawner, stop):
+            write_ready_file(cfg.ready_file)
+            _log.info("worker_ready", runtimes=list(served.entries), slots=served.slots)
+            work(cfg, PgQueue(cfg.queue_dsn), runner, stop)
     spawner.close()
     return 0
+
+
+@contextmanager
+def accept_invocations(
+    cfg: FunctionSettings, upstream: PlatformClients, spawner: Spawner, stop: threading.Event
+) -> Generator[None]:
+    """Run invocations of Lambda functions beside the tasks of queues, until the block ends."""
+    served = cfg.served("lambda")
+    if cfg.invoker_socket is None or not served.entries:
+        yield
+        return
+    token = token_reader(cfg.worker_token_file)
+    client = DispatcherClient(cfg.dispatcher_url, cfg.tls_ca, token, BACKOFF)
+    pool = EnvironmentPool(
+        cfg.functions_dir, upstream, spawner.start, served.slots, served.idle_seconds
+    )
+    runner = LambdaRunner(Bundles(cfg.open_objects(), served.entries), pool)
+    server = InvocationServer(
+        cfg.invoker_socket, cfg.make_unique_id(), token, client, runner, served.entries, stop
+    )
+    try:
+        yield
+    finally:
+        stop.set()
+        server.close()
+        client.close()
 
 
 def restrict_and_restart(cfg: FunctionSettings) -> NoReturn:

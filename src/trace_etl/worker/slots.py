@@ -1,13 +1,12 @@
 """The worker's loop: receive a wake-up, claim its task, run it in a free slot."""
 
-import os
-import socket
 import threading
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from uuid import UUID
 
 import structlog
 from pydantic import ValidationError
@@ -23,10 +22,12 @@ from trace_etl.http.dispatcher_client import (
 )
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.queue import Message, Queue, QueueConsumer, QueueUnavailable
+from trace_etl.secret_store import SecretStore
 from trace_etl.worker.attempt import Attempt, Runner
+from trace_etl.worker.completions import Completions
 from trace_etl.worker.settings import ConnectionSettings, ServedRuntimes
 
-_BACKOFF = Backoff.of_seconds(0.2, 15, jitter=0.3)
+BACKOFF = Backoff.of_seconds(0.2, 15, jitter=0.3)
 _FAILURE_BACKOFF = Backoff.of_seconds(0.2, 5)
 _log = structlog.stdlib.get_logger()
 # Covers the claim and the first heartbeat of a task with the default lease.
@@ -34,19 +35,34 @@ _VISIBILITY = timedelta(seconds=60)
 _WAIT = timedelta(seconds=20)
 _CHECK_SLOTS = timedelta(seconds=1)
 _MAX_ENDLESS = 64
+_MAX_CLAIMS = 50  # in one call
 
 
-def work(cfg: ConnectionSettings, queue: Queue, runner: Runner, stop: threading.Event) -> None:
+def work(
+    cfg: ConnectionSettings,
+    queue: Queue,
+    runner: Runner,
+    stop: threading.Event,
+    secrets: SecretStore | None = None,
+) -> None:
     """Run attempts until `stop` is set."""
     served = cfg.served()
-    # A restarted worker has another id: it must not appear to own its predecessor's leases.
-    worker_id = f"{cfg.worker_id}:{socket.gethostname()}:{os.getpid()}"
+    worker_id = cfg.make_unique_id()
     consumer = queue.consumer(list(served.queues), worker_id)
     client = DispatcherClient(
-        cfg.dispatcher_url, cfg.tls_ca, token_reader(cfg.worker_token_file), _BACKOFF
+        cfg.dispatcher_url, cfg.tls_ca, token_reader(cfg.worker_token_file), BACKOFF
     )
     try:
-        Slots(consumer, client, runner, served, worker_id=worker_id, stop=stop).run()
+        Slots(
+            consumer,
+            client,
+            runner,
+            served,
+            worker_id=worker_id,
+            stop=stop,
+            secrets=secrets,
+            drain_seconds=cfg.drain_seconds,
+        ).run()
     finally:
         consumer.close()
         client.close()
@@ -68,6 +84,8 @@ class Slots:
         *,
         worker_id: str,
         stop: threading.Event,
+        secrets: SecretStore | None = None,
+        drain_seconds: float = 0.0,
     ) -> None:
         self._consumer = consumer
         self._client = client
@@ -75,6 +93,10 @@ class Slots:
         self._worker_id = worker_id
         self._stop = stop
         self._served = served
+        self._secrets = secrets
+        self._drain_seconds = drain_seconds
+        self._interrupt = threading.Event()
+        self._completions = Completions(client)
         self._used: Counter[str] = Counter()
         """Attempts that run, by queue."""
         self._changed = threading.Condition()
@@ -83,7 +105,7 @@ class Slots:
         self._endless = ThreadPoolExecutor(_MAX_ENDLESS, thread_name_prefix="endless")
 
     def run(self) -> None:
-        """Claim and run tasks until `stop` is set; then wait until running attempts have ended."""
+        """Claim and run tasks until `stop` is set; then let running attempts end, or interrupt them."""
         failures = 0
         while not self._stop.is_set():
             try:
@@ -93,6 +115,9 @@ class Slots:
                 failures += 1
                 _log.warning("worker_waits", failures=failures, error=repr(error))
                 self._stop.wait(_FAILURE_BACKOFF.seconds(failures))
+        with self._changed:
+            self._changed.wait_for(lambda: not self._used.total(), timeout=self._drain_seconds)
+        self._interrupt.set()
         self._threads.shutdown(wait=True)
         self._endless.shutdown(wait=True)
 
@@ -106,23 +131,26 @@ class Slots:
         if self._served.idle_seconds is not None:
             wait = min(wait, timedelta(seconds=max(1, self._served.idle_seconds)))
         messages = self._consumer.receive(
-            limit=1, visibility=_VISIBILITY, wait=wait, stop=self._stop, queues=queues
+            limit=min(_MAX_CLAIMS, *queues.values()),
+            visibility=_VISIBILITY,
+            wait=wait,
+            stop=self._stop,
+            queues=list(queues),
         )
-        for message in messages:
-            self._claim(message)
+        self._claim(messages)
         if not messages:
             self._cool_if_idle()
 
-    def _wait_for_slot(self) -> list[str]:
-        """Return the queues with a free slot. Waits a second for the first one."""
+    def _wait_for_slot(self) -> dict[str, int]:
+        """Return the queues with free slots, and their number. Waits a second for the first one."""
         with self._changed:
             self._changed.wait_for(self._find_free, timeout=_CHECK_SLOTS.total_seconds())
             return self._find_free()
 
-    def _find_free(self) -> list[str]:
-        if self._used.total() >= self._served.slots:
-            return []
-        return [queue for queue, slots in self._served.queues.items() if self._used[queue] < slots]
+    def _find_free(self) -> dict[str, int]:
+        room = self._served.slots - self._used.total()
+        free = {queue: slots - self._used[queue] for queue, slots in self._served.queues.items()}
+        return {queue: min(room, slots) for queue, slots in free.items() if min(room, slots) > 0}
 
     def _cool_if_idle(self) -> None:
         limit = self._served.idle_seconds
@@ -134,35 +162,57 @@ class Slots:
         _log.info("worker_idle", seconds=limit)
         self._runner.cool()
 
-    def _claim(self, message: Message) -> None:
-        """Claim the task that a wake-up names, and start it if the claim succeeds."""
-        try:
-            task_id = WakeUp.model_validate(message.body).task_id
-        except ValidationError as error:
-            _log.error("not_a_wake_up", queue=message.queue, error=str(error))
-            self._consumer.delete(message)
+    def _claim(self, messages: list[Message]) -> None:
+        """Claim the tasks that wake-ups name, and start those whose claim succeeds."""
+        wakes = {task_id: m for m in messages if (task_id := self._read_wake_up(m)) is not None}
+        if not wakes:
             return
         try:
-            answer = self._client.claim(task_id, self._worker_id, self._stop)
+            claimed = self._call_claim(list(wakes))
         except Refused as refusal:
-            # This worker is misconfigured (a wrong token, say): leave the message to another one.
+            # This worker is misconfigured (a wrong token, say): leave the messages to another one.
             _log.error("claim_refused", code=refusal.refusal, detail=refusal.detail)
             self._stop.wait(5.0)
             return
-        if isinstance(answer, lifecycle.Claimed):
-            self._start(answer, message)
-        else:
-            _log.debug("not_claimed", task_id=str(task_id), reason=answer.reason)
+        for task_id, message in wakes.items():
+            if task_id in claimed:
+                self._start(claimed[task_id], message)
+            else:
+                _log.debug("not_claimed", task_id=str(task_id))
+                self._consumer.delete(message)
+
+    def _read_wake_up(self, message: Message) -> UUID | None:
+        try:
+            return WakeUp.model_validate(message.body).task_id
+        except ValidationError as error:
+            _log.error("not_a_wake_up", queue=message.queue, error=str(error))
             self._consumer.delete(message)
+            return None
+
+    def _call_claim(self, task_ids: list[UUID]) -> dict[UUID, lifecycle.Claimed]:
+        if len(task_ids) > 1:
+            return self._client.claim_many(task_ids, self._worker_id, self._stop)
+        answer = self._client.claim(task_ids[0], self._worker_id, self._stop)
+        return {task_ids[0]: answer} if isinstance(answer, lifecycle.Claimed) else {}
 
     def _start(self, claimed: lifecycle.Claimed, message: Message) -> None:
         heartbeat = timedelta(seconds=claimed.task.heartbeat_seconds)
         keep_hidden = partial(self._keep_hidden, message, max(_VISIBILITY, 4 * heartbeat))
         if 2 * heartbeat > _VISIBILITY:
             keep_hidden()
-        attempt = Attempt(claimed, self._client, self._runner, self._stop, keep_hidden)
         operator = OPERATORS.get(claimed.task.operator)
-        if operator is not None and operator.never_ends:
+        is_endless = operator is not None and operator.never_ends
+        stopping = self._stop if is_endless else self._interrupt
+        attempt = Attempt(
+            claimed,
+            self._client,
+            self._runner,
+            stopping,
+            keep_hidden,
+            self._completions,
+            self._secrets,
+        )
+        if is_endless:
             # A task that never ends takes no slot: it mostly waits for the next block.
             future = self._endless.submit(self._run, attempt, message)
             future.add_done_callback(_log_crash)

@@ -18,7 +18,7 @@ _log = structlog.stdlib.get_logger()
 
 
 INTERVAL = 1.0  # seconds between passes
-# A shorter gap cannot be told from the time between two passes. A lease is extended every quarter of its
+# A shorter gap looks like the time between two passes. A lease is extended every quarter of its
 # length, so only leases below 2 s can expire in such a gap. The attempt then runs again; no rows are lost.
 _TOLERANCE = timedelta(seconds=1.5 * INTERVAL)
 # A worker is gone after this time without a connection to its queue: a broken connection is replaced sooner.

@@ -1,5 +1,6 @@
 """Perform the side effects in the outbox, each at least once."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,6 +10,7 @@ import structlog
 from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.inline.runner import InlineRunner
+from trace_etl.dispatcher.invocations.starter import Invocations
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Unavailable
 from trace_etl.policy.retry import OUTBOX_RETRY
@@ -34,6 +36,7 @@ class OutboxPublisher:
     max_tries: int
     wake: WakeEvents
     runtimes: Runtimes
+    invocations: Invocations
 
     async def publish_once(self) -> int:
         """Publish one bounded batch. Safe on every replica at once: rows are leased, not locked."""
@@ -46,6 +49,7 @@ class OutboxPublisher:
             "wake_up": self._send_wake_ups,
             "wake_next": self._wake_next,
             "run_inline": self._run_inline,
+            "invoke": self._invoke,
             "buffer_message": self._send_buffer_messages,
         }
         for kind, perform in kinds.items():
@@ -119,8 +123,11 @@ class OutboxPublisher:
         self.wake.pressure.set()
 
     async def _send_wake_ups(self, rows: list[LeasedRow]) -> None:
+        queued = [row for row in rows if row.target not in self.invocations.slots]
+        if len(queued) < len(rows):  # the Dispatcher starts tasks of Lambda runtimes itself
+            self.wake.invocations.set()
         for bulk in (False, True):
-            if group := [i for i in rows if i.bulk is bulk]:
+            if group := [i for i in queued if i.bulk is bulk]:
                 queue_of = self.runtimes.queue_of
                 messages = [(queue_of(i.target), {"task_id": str(i.subject)}) for i in group]
                 # Jobs take turns: work downstream starts before the last task upstream.
@@ -142,6 +149,16 @@ class OutboxPublisher:
         for row in rows:
             await self.inline.run(row.subject)
             await self._delete_performed([row])
+
+    async def _invoke(self, rows: list[LeasedRow]) -> None:
+        outcomes = await asyncio.gather(
+            *(self.invocations.perform(row) for row in rows), return_exceptions=True
+        )
+        # Each on its own: an invocation that was accepted must not be repeated because another one failed.
+        await self._delete_performed([r for r, o in zip(rows, outcomes, strict=True) if o is None])
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                await self._record_failure([row], outcome)
 
     async def _delete_performed(self, rows: list[LeasedRow]) -> None:
         async with self.pool.connection() as conn:

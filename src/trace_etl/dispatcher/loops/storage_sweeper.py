@@ -11,10 +11,18 @@ from uuid import UUID
 import structlog
 
 from trace_etl.dispatcher import metrics
-from trace_etl.model.storage import BUFFERS, SUCCESS_MARKER, batch_prefixes, key_of_url
+from trace_etl.model.storage import (
+    BUFFERS,
+    SUCCESS_MARKER,
+    batch_prefixes,
+    bundle_key,
+    key_of_url,
+)
 from trace_etl.objects.errors import StorageError
 from trace_etl.objects.store import Deleted, ObjectStore
 from trace_etl.policy.storage_retention import StorageRetention
+from trace_etl.state.catalog import uploads
+from trace_etl.state.catalog.uploads import EndedUpload
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.storage import (
     retired_generations,
@@ -59,11 +67,11 @@ class StorageSweeper:
     async def sweep_once(self) -> int:
         """Measure and delete one bounded batch. Safe on every replica at once.
 
-        Returns the number of prefixes and batches. Those that could not be deleted do not count.
+        Returns the number of prefixes, batches and uploads. Those that could not be deleted do not count.
         """
         measured = await self.measure_once()
         swept = await self._sweep_prefixes(None) + await self._sweep_batches(None)
-        return measured + swept.prefixes + swept.batches
+        return measured + swept.prefixes + swept.batches + await self._sweep_uploads()
 
     async def sweep(self, org_id: UUID, *, seconds: float) -> tuple[Swept, bool]:
         """Delete what is due in one organisation. Returns False if the time limit ended the sweep."""
@@ -165,6 +173,24 @@ class StorageSweeper:
             return 0
         self.store.delete(key)
         return 1
+
+    # --- uploads of bundles -------------------------------------------------------------------
+
+    async def _sweep_uploads(self) -> int:
+        """Delete the objects of uploads that ended without a bundle. Returns the number of uploads."""
+        async with transaction(self.pool) as conn:
+            if not await sweep_lock.may_sweep(conn):
+                return 0
+            ended = await uploads.take_ended(conn, hold=_HOLD, limit=self.batch_size)
+        deleted, _ = await _run_each(ended, self._delete_upload)
+        if deleted:
+            async with transaction(self.pool) as conn:
+                await uploads.forget(conn, [upload.upload_id for upload, _ in deleted])
+        return len(deleted)
+
+    def _delete_upload(self, upload: EndedUpload) -> None:
+        if not upload.is_used:
+            self.store.delete(bundle_key(self.store.org_root(upload.org_id), upload.sha256))
 
 
 async def _run_each(items: Sequence[T], step: Callable[[T], R]) -> tuple[list[tuple[T, R]], int]:

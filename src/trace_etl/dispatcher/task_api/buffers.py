@@ -15,7 +15,7 @@ from trace_etl.dispatcher.task_api.lifecycle import explain_refusal
 from trace_etl.dispatcher.task_api.tokens import Capability, DatasetGrant
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Fault, Forbidden, Invalid, NotBuffered
-from trace_etl.state.db.pool import Pool, transaction
+from trace_etl.state.db.pool import Pool, single_statements, transaction
 from trace_etl.state.partitions import buffers
 from trace_etl.state.tasks import attempt_logs
 
@@ -43,7 +43,7 @@ class Buffers:
             record_count=body.record_count,
             batch_size_bytes=body.batch_size_bytes,
         )
-        async with transaction(self.pool) as conn:
+        async with single_statements(self.pool) as conn:
             publish_id = await buffers.publish_batch(conn, body.fence(), batch)
             if publish_id is None:
                 raise await explain_refusal(conn, body.fence())
@@ -76,7 +76,8 @@ class Buffers:
 
     async def complete(self, body: BufferComplete) -> BufferCompleteAccepted:
         """Record that the sink wrote batches and enqueue their events, or record why they failed."""
-        async with transaction(self.pool) as conn:
+        # Each result is recorded once, whatever happens to the others: a report may be repeated.
+        async with single_statements(self.pool) as conn:
             await buffers.mark_written(conn, [r for r in body.results if r.status == "Completed"])
             await buffers.mark_failed(conn, [r for r in body.results if r.status == "Failed"])
         self.wake.outbox.set()

@@ -1,5 +1,6 @@
 """Claim one task by id, or as many ready tasks as a worker has slots for."""
 
+import asyncio
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
@@ -64,12 +65,20 @@ class Claims:
         return [claimed.get(r.lease_token) or _not_claimed(states.get(r.task_id)) for r in requests]
 
     async def claim_many(self, body: bodies.ClaimMany) -> bytes:
-        """Claim up to `max_tasks` ready tasks of a runtime, oldest first. Returns the JSON answer."""
-        request = _ReadyRequest(
-            body.runtime, body.worker_id, [uuid4() for _ in range(body.max_tasks)]
-        )
-        claimed = await self._ready_claims.submit(request)
+        """Claim ready tasks of a runtime, oldest first, or tasks by id. Returns the JSON answer."""
+        if body.task_ids is not None:
+            claimed = await self._claim_by_ids(body.task_ids, body.worker_id)
+        else:
+            tokens = [uuid4() for _ in range(body.max_tasks)]
+            request = _ReadyRequest(body.runtime or "", body.worker_id, tokens)
+            claimed = await self._ready_claims.submit(request)
         return b'{"claimed":[%b]}' % b",".join(await self._payloads.claimed(claimed))
+
+    async def _claim_by_ids(self, task_ids: list[UUID], worker_id: str) -> list[ClaimedTask]:
+        # Submitted together, so one commit has all of them.
+        requests = [ClaimRequest(task_id, worker_id, uuid4()) for task_id in set(task_ids)]
+        answers = await asyncio.gather(*(self._claims.submit(request) for request in requests))
+        return [answer for answer in answers if not isinstance(answer, bytes)]
 
     async def _claim_many_batch(
         self, conn: Conn, requests: list[_ReadyRequest]
@@ -83,7 +92,7 @@ class Claims:
                 (r.worker_id, t) for r in runtime_requests for t in r.lease_tokens if t not in taken
             ]
             if slots:
-                claimed += await self._claim_ready(conn, runtime, slots)
+                claimed += await claim_ready(conn, runtime, slots)
         metrics.count_started(len(claimed) - earlier_count)
         tasks = {task.lease_token: task for task in claimed}
         return [[tasks[t] for t in r.lease_tokens if t in tasks] for r in requests]
@@ -97,26 +106,27 @@ class Claims:
             request.tried = True
         return await claims.find_running(conn, retried_tokens) if retried_tokens else []
 
-    async def _claim_ready(
-        self, conn: Conn, runtime: str, slots: list[tuple[str, UUID]]
-    ) -> list[ClaimedTask]:
-        claimed = await ready_claims.claim_ready(conn, runtime, slots)
-        taken = {task.lease_token for task in claimed}
-        free_slots = [slot for slot in slots if slot[1] not in taken]
-        return claimed + (await self._claim_capped(conn, runtime, free_slots) if free_slots else [])
 
-    async def _claim_capped(
-        self, conn: Conn, runtime: str, slots: list[tuple[str, UUID]]
-    ) -> list[ClaimedTask]:
-        ready = await capped_claims.find_ready(conn, runtime, len(slots))
-        if not ready:
-            return []
-        requests = [
-            ClaimRequest(task_id, worker, token)
-            for task_id, (worker, token) in zip(ready, slots, strict=False)
-        ]
-        async with conn.transaction():
-            return list((await capped_claims.claim_capped(conn, requests)).values())
+async def claim_ready(conn: Conn, runtime: str, slots: list[tuple[str, UUID]]) -> list[ClaimedTask]:
+    """Start ready tasks of a runtime, oldest first, one for each (worker, lease token)."""
+    claimed = await ready_claims.claim_ready(conn, runtime, slots)
+    taken = {task.lease_token for task in claimed}
+    free_slots = [slot for slot in slots if slot[1] not in taken]
+    return claimed + (await _claim_capped(conn, runtime, free_slots) if free_slots else [])
+
+
+async def _claim_capped(
+    conn: Conn, runtime: str, slots: list[tuple[str, UUID]]
+) -> list[ClaimedTask]:
+    ready = await capped_claims.find_ready(conn, runtime, len(slots))
+    if not ready:
+        return []
+    requests = [
+        ClaimRequest(task_id, worker, token)
+        for task_id, (worker, token) in zip(ready, slots, strict=False)
+    ]
+    async with conn.transaction():
+        return list((await capped_claims.claim_capped(conn, requests)).values())
 
 
 def _not_claimed(state: claims.ClaimState | None) -> bytes:

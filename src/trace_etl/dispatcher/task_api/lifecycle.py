@@ -40,6 +40,7 @@ from trace_etl.state.partitions import (
 )
 from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.partitions.new_partition import NewPartition
+from trace_etl.state.partitions.partition_pointers import ConcurrentCommit
 from trace_etl.state.tasks import claims, completions, leases, task_queries
 from trace_etl.state.tasks.completions import Completion, FenceState, NewEvent
 
@@ -184,6 +185,7 @@ class Lifecycle:
             ),
             is_premature=body.status == "Failed" and body.retryable and body.premature,
             is_unreachable=body.unreachable,
+            isolation=body.isolation,
             events=events,
             outputs=[output.model_dump(mode="json", exclude_none=True) for output in body.outputs],
         )
@@ -207,6 +209,7 @@ class Lifecycle:
         remaining = [c for c in batch if c.fence.task_id not in statuses]
         statuses |= await completions.complete(conn, remaining) if remaining else {}
         metrics.count_transitions(statuses.values())
+        self._parts.wake.note_completion()
         refused = [c.fence.task_id for c in batch if c.fence.task_id not in statuses]
         states = await completions.fence_states(conn, refused) if refused else {}
         return {
@@ -249,7 +252,7 @@ class Lifecycle:
                 if isinstance(answer, Exception):
                     raise answer
                 return answer
-            except partition_commit.ConcurrentCommit as error:
+            except ConcurrentCommit as error:
                 if not tries_left:
                     raise PartitionOverlap(
                         "other attempts commit overlapping ranges; retry"

@@ -51,6 +51,7 @@ from trace_etl.model.task import TaskStatus
 from trace_etl.state.db.pool import CONNECTION_ERRORS
 
 _MAX_FAULTS = 50
+_MAX_RENDERED_FAULTS = 1000
 _log = structlog.stdlib.get_logger()
 Headers = dict[bytes, bytes]
 _WORKER_TOKEN = b"x-trace-worker-token"
@@ -314,7 +315,14 @@ def _parse(model: type[M], body: bytes) -> M:
     try:
         return model.parse_json(body)
     except ValidationError as error:
-        raise from_validation(error.errors(include_url=False)[:_MAX_FAULTS]) from error
+        raise _explain(error) from error
+
+
+def _explain(error: ValidationError) -> Invalid:
+    """List the first faults. Rendering each of a hundred thousand would block the event loop."""
+    if error.error_count() > _MAX_RENDERED_FAULTS:
+        return Invalid([Fault("body", f"has {error.error_count()} faults; see /openapi.json")])
+    return from_validation(error.errors(include_url=False)[:_MAX_FAULTS])
 
 
 def _capability_token(headers: Headers) -> str:

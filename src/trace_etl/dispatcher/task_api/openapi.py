@@ -193,15 +193,16 @@ def _json(schema: Json) -> Json:
 
 # --- the user API -----------------------------------------------------------------------------
 
-_WRITE_REFUSALS = (401, 403, 404, 409, 413, 422, 503)
+_WRITE_REFUSALS = (401, 403, 404, 409, 413, 422, 429, 503)
 _USER_REFUSALS = {
-    "get": (401, 403, 404, 422, 503),
+    "get": (401, 403, 404, 422, 429, 503),
     "post": _WRITE_REFUSALS,
     "put": _WRITE_REFUSALS,
 }
 _USER_MEANING = {
     403: "The token's role does not allow this call.",
     404: "The resource does not exist.",
+    429: "The caller has as much work in progress as one user may; `detail` names the limit.",
 }
 _BEARER = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
 
@@ -238,7 +239,7 @@ def _add_security_and_refusals(spec: Json) -> Json:
 
 def _user_refusal(status: int) -> Json:
     content = {MEDIA_TYPE: {"schema": {"$ref": f"{_REF}Problem"}}}
-    return {"description": _USER_MEANING.get(status, _MEANING[status]), "content": content}
+    return {"description": {**_MEANING, **_USER_MEANING}[status], "content": content}
 
 
 # --- the reference pages ----------------------------------------------------------------------

@@ -14,9 +14,11 @@ from uuid import UUID
 
 import orjson
 
+from trace_etl.api.task.payload import WHOLE
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.task_api.permissions import Permissions, TokenScope, render_json
 from trace_etl.dispatcher.task_api.shared_parts import (
+    PREVIOUS,
     PinnedParts,
     RevisionParts,
     SharedParts,
@@ -27,7 +29,7 @@ from trace_etl.model.storage import attempt_prefix, export_prefix, scratch_prefi
 from trace_etl.objects.store import ObjectStore
 from trace_etl.state.catalog.revisions import Revision
 from trace_etl.state.db.pool import CONNECTION_ERRORS, Conn, Pool
-from trace_etl.state.partitions import invalidations
+from trace_etl.state.partitions import invalidations, partition_queries
 from trace_etl.state.routing import cursors
 from trace_etl.state.tasks import read_grants
 from trace_etl.state.tasks.claims import ClaimedTask
@@ -81,9 +83,11 @@ class Payloads:
         return (await self._read(conn, task)).payload
 
     def _build_from_cache(self, task: ClaimedTask) -> _ClaimParts | None:
-        """Build without a query. None if a revision, generation, cursor or invalidation must be read."""
+        """Build without a query. None if anything of it must be read."""
         common = self._shared.find_revision(task.revision_id)
         if common is None or task.cursor_value is not None or task.invalidation_id is not None:
+            return None
+        if _is_whole(common.revision):
             return None
         try:
             pinned = self._shared.get_pinned(common, task.org_id, task.pins)
@@ -104,7 +108,10 @@ class Payloads:
 
     async def _read(self, conn: Conn, task: ClaimedTask) -> _ClaimParts:
         common = await self._shared.get_revision(conn, task.revision_id)
-        pinned = await self._shared.load_pinned(conn, common, task.org_id, task.pins)
+        pins = task.pins
+        if _is_whole(common.revision):
+            pins = await _pin_previous(conn, common.revision, pins)
+        pinned = await self._shared.load_pinned(conn, common, task.org_id, pins)
         after = await _find_start_cursor(conn, task, common.revision)
         return self._build(task, common, pinned, after, await _read_invalidation(conn, task))
 
@@ -168,6 +175,7 @@ class Payloads:
         payload = {
             "task_id": task.task_id,
             "attempt": task.attempt,
+            "org_id": task.org_id,
             "job": common.job,
             "operator": common.revision.operator,
             "runtime": common.revision.runtime,
@@ -176,7 +184,9 @@ class Payloads:
             "parameters": None if task.parameters is None else orjson.Fragment(task.parameters),
             "partition_by": common.revision.partition_by,
             "is_refresh": task.is_refresh,
+            "previous": pinned.previous,
             "udf": common.udf,
+            "secrets": common.revision.secrets,
             "invalidation": invalid,
             "inputs": pinned.inputs,
             "outputs": common.outputs.fill(prefix),
@@ -191,6 +201,23 @@ class Payloads:
             "heartbeat_seconds": max(0.05, task.lease_seconds / 4),
         }
         return _ClaimParts(prefix, pinned.permissions, payload)
+
+
+def _is_whole(revision: Revision) -> bool:
+    return revision.execution_strategy == "WholeDataset"
+
+
+async def _pin_previous(conn: Conn, revision: Revision, pins: str | None) -> str | None:
+    """Add the committed output of a job over whole datasets to the pins of its task.
+
+    It may be newer than the inputs that are pinned: the worker compares what it was made from.
+    """
+    version = revision.outputs[0].dataset_version
+    ref = await partition_queries.find_storage(conn, version, WHOLE)
+    if ref is None or pins is None:
+        return pins
+    added = [PREVIOUS, str(version), None, [[WHOLE, None, None, ref]]]
+    return orjson.dumps([*orjson.loads(pins), added]).decode()
 
 
 async def _find_start_cursor(conn: Conn, task: ClaimedTask, revision: Revision) -> int | None:

@@ -34,6 +34,9 @@ from trace_etl.state.db.pool import Conn
 
 _PIN_CACHE_SIZE = 1024  # sets of pins
 _MAX_CACHED_PINS = 4096  # characters; longer sets of pins rarely repeat
+PREVIOUS = -1
+"""The place of the previous output among the pins: it is read, but is no input."""
+_PREVIOUS_INPUT = "previous output"  # not the name of an input, which is an identifier
 
 
 class UnknownGenerations(LookupError):
@@ -57,6 +60,8 @@ class PinnedParts(NamedTuple):
 
     inputs: orjson.Fragment
     permissions: Permissions
+    previous: orjson.Fragment
+    """The previous output, or null."""
 
 
 @dataclass(frozen=True)
@@ -185,27 +190,46 @@ class SharedParts:
             _describe_input(item, where, pin)
             for (item, pin), where in zip(edges, common.wheres, strict=True)
         ]
+        previous = pinned.get(PREVIOUS)
+        grants = [
+            self._grant_input(org_id, item.dataset_uuid, item.name, pin, item.where)
+            for item, pin in edges
+        ]
+        if previous is not None:
+            output = common.revision.outputs[0].dataset_uuid
+            grants.append(self._grant_input(org_id, output, _PREVIOUS_INPUT, previous))
         root = f"s3://{self._objects.org_root(org_id)}/"
         permissions = Permissions(
-            [self._grant_input(org_id, item, pin) for item, pin in edges],
+            grants,
             common.writes,
             AttemptPrefixes(root + scratch_prefix(org_id), root + export_prefix(org_id)),
             can_invalidate_inputs=common.can_invalidate_inputs,
         )
-        return PinnedParts(orjson.Fragment(orjson.dumps(inputs)), permissions)
+        return PinnedParts(
+            orjson.Fragment(orjson.dumps(inputs)),
+            permissions,
+            render_json(previous.partitions[0] if previous else None),
+        )
 
-    def _grant_input(self, org_id: UUID, item: RevisionInput, pin: PinnedInput) -> ReadGrant:
+    def _grant_input(
+        self,
+        org_id: UUID,
+        dataset_uuid: UUID,
+        name: str,
+        pin: PinnedInput,
+        where: dict[str, Any] | None = None,
+    ) -> ReadGrant:
         """Grant the pinned partitions only: the generation also has output that is not committed."""
         version = pin.dataset_version
         return ReadGrant(
-            item.dataset_uuid,
+            dataset_uuid,
             version,
-            storage_ref=table_ref(hot_table(item.dataset_uuid, version))
+            storage_ref=table_ref(hot_table(dataset_uuid, version))
             if self._is_table[version]
-            else self.object_ref(org_id, generation_prefix(item.dataset_uuid, version)),
-            input=item.name,
+            else self.object_ref(org_id, generation_prefix(dataset_uuid, version)),
+            input=name,
             name=pin.name,
-            where=item.where,
+            where=where,
             prefixes=tuple(StorageRef(**part["storage_ref"]).url for part in pin.partitions),
         )
 

@@ -18,6 +18,7 @@ from trace_etl.dispatcher.task_objects.attempt_scopes import (
     require_write,
 )
 from trace_etl.dispatcher.task_objects.put_conditions import PutCondition, parse_condition
+from trace_etl.dispatcher.task_objects.written_bytes import MIN_OBJECT_BYTES, WrittenBytes
 from trace_etl.http.body_stream import BodyLost, BodyStream
 from trace_etl.http.small_server import RpcAnswer
 from trace_etl.model.errors import (
@@ -32,6 +33,7 @@ from trace_etl.model.errors import (
     TraceError,
     Unauthenticated,
     Unavailable,
+    UseCredentials,
 )
 from trace_etl.model.storage import SUCCESS_MARKER
 from trace_etl.model.task import Fence
@@ -78,6 +80,8 @@ class TaskObjects:
     tokens: TaskTokens
     scopes: AttemptScopes
     max_bytes: int
+    """Of one object."""
+    written: WrittenBytes
 
     async def answer(
         self, method: str, path: str, query: bytes, headers: Headers, body: BodyStream | None
@@ -110,7 +114,7 @@ class TaskObjects:
 
     def _require_files(self) -> FileStore:
         if not isinstance(self.store, FileStore):
-            raise NotFound("this store has its own access control; use /v1/task/credentials")
+            raise UseCredentials("this store has its own access control; use /v1/task/credentials")
         return self.store
 
     # --- reading ------------------------------------------------------------------------------
@@ -155,7 +159,7 @@ class TaskObjects:
         except StorageError as error:
             raise _explain_unwritable(address, error) from error
         try:
-            await self._receive(upload, body)
+            await self._receive(caller.fence, upload, body)
             await self._publish(store, caller, address, upload, condition)
         except BodyLost as error:
             raise Invalid([Fault("body", "is incomplete")]) from error
@@ -169,11 +173,13 @@ class TaskObjects:
         if size > self.max_bytes:
             raise TooLarge(f"an object may have at most {self.max_bytes} bytes")
 
-    async def _receive(self, upload: FileUpload, body: BodyStream) -> None:
+    async def _receive(self, fence: Fence, upload: FileUpload, body: BodyStream) -> None:
         size = 0
+        self.written.add(fence, MIN_OBJECT_BYTES)
         while chunk := await body.read():
             size += len(chunk)
             self._check_size(size)
+            self.written.add(fence, len(chunk))
             await asyncio.to_thread(upload.write, chunk)
         await asyncio.to_thread(upload.finish)
 

@@ -109,7 +109,7 @@ def open_backup(path: Path) -> Generator[OpenBackup]:
     except FileNotFoundError:
         raise BackupUnusable(f"{path} does not exist", "name a backup") from None
     except (tarfile.TarError, OSError) as error:
-        raise BackupUnusable(f"{path} is no backup: {error}", "name a backup") from None
+        raise BackupUnusable(f"{path} is not a backup: {error}", "name a backup") from None
     with tar:
         yield _TarBackup(path, tar)
 

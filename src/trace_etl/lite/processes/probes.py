@@ -1,12 +1,13 @@
-"""Readiness probes: over HTTPS, as a Postgres client, or by a ready file."""
+"""Readiness probes: over HTTP, as a Postgres client, or by a ready file."""
 
-import http.client
 import json
 import ssl
 from collections.abc import Callable
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import psutil
 import psycopg
@@ -16,8 +17,8 @@ Probe = Callable[[int], bool]
 _TIMEOUT = 2.0
 
 
-def https(ca: str, *urls: str) -> Probe:
-    """Ready when every URL's /healthz answers 200 with a certificate of the local authority."""
+def http(ca: str, *urls: str) -> Probe:
+    """Ready when every URL's /healthz answers 200. HTTPS needs a certificate of the local authority."""
     return lambda pid: all(is_healthy(url, ca) for url in urls)
 
 
@@ -37,20 +38,25 @@ def alive(pid: int) -> bool:
 
 
 def is_healthy(url: str, ca: str) -> bool:
-    """Return whether the service answers its health check over verified TLS."""
+    """Return whether the service answers its health check, over verified TLS if its URL is https."""
     address = urlsplit(url)
     try:
-        context = ssl.create_default_context(cafile=ca)
-        connection = http.client.HTTPSConnection(
-            address.hostname or "", address.port, timeout=_TIMEOUT, context=context
-        )
+        connection = _connect(address, ca)
         try:
             connection.request("GET", "/healthz")
-            return connection.getresponse().status == http.HTTPStatus.OK
+            return connection.getresponse().status == HTTPStatus.OK
         finally:
             connection.close()
-    except (OSError, http.client.HTTPException):
+    except (OSError, HTTPException):
         return False
+
+
+def _connect(address: SplitResult, ca: str) -> HTTPConnection:
+    host = address.hostname or ""
+    if address.scheme == "http":
+        return HTTPConnection(host, address.port, timeout=_TIMEOUT)
+    context = ssl.create_default_context(cafile=ca)
+    return HTTPSConnection(host, address.port, timeout=_TIMEOUT, context=context)
 
 
 def read_ready_file(path: Path) -> dict[str, Any]:

@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import psutil
 
+from trace_etl import launcher
 from trace_etl.lite.isolation import Access
 from trace_etl.lite.postgres.account import Account
 
-_LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 # psutil derives a start time from the boot time, which moves a little with the clock.
 _CLOCK_SLACK = 2.0
 _POLL = 0.02
@@ -38,7 +37,7 @@ def bound(
     uid, gid = (account.uid, account.gid) if account and other else (-1, -1)
     numbers = [str(number) for number in (os.getpid(), int(sent), uid, gid)]
     allowed = json.dumps(asdict(access) if access else None)
-    return [sys.executable, "-I", "-S", _LAUNCHER, *numbers, allowed, directory, *command]
+    return [sys.executable, "-I", "-S", launcher.__file__, *numbers, allowed, directory, *command]
 
 
 def find_process(pid: int, created: float) -> psutil.Process | None:

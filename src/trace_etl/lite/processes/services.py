@@ -21,10 +21,12 @@ from trace_etl.lite.postgres.databases import DATA, DATA_READER, QUEUE, READER, 
 from trace_etl.lite.postgres.server import EmbeddedPostgres, Server
 from trace_etl.lite.processes import probes
 from trace_etl.lite.processes.ports import LOOPBACK
+from trace_etl.secret_store import VARIABLE
 
 ROLES: Mapping[str, tuple[str, ...]] = {
     "dispatcher": (STATE, QUEUE),
-    "worker": (DATA, QUEUE),
+    "worker": (QUEUE,),
+    "host": (DATA,),
     "functions": (QUEUE,),
     "sink": (DATA, QUEUE),
     "query": (READER, DATA_READER),
@@ -120,6 +122,7 @@ def list_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackSe
         _sink(plan),
         _query(plan),
         _scheduler(plan),
+        _console(plan),
     ]
     # A setting of one service must not reach another service through the user's shell.
     ours = {name for service in services for name in service.environment}
@@ -131,10 +134,11 @@ def list_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackSe
 
 
 def _limit_keys(service: StackService, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Give AWS credentials only to services that use the object store."""
-    if "TRACE_OBJECTS_URL" in service.environment:
-        return dict(inherited)
-    return {name: value for name, value in inherited.items() if not name.startswith("AWS_")}
+    """Give AWS credentials only to services that use the object store, and secrets only to their users."""
+    withheld = () if "TRACE_OBJECTS_URL" in service.environment else ("AWS_",)
+    if "TRACE_SECRETS_DIR" not in service.environment:
+        withheld = (*withheld, VARIABLE)
+    return {name: value for name, value in inherited.items() if not name.startswith(withheld)}
 
 
 def inherited_environment() -> dict[str, str]:
@@ -210,6 +214,7 @@ def _dispatcher(plan: Blueprint) -> StackService:
         "TRACE_WORKER_TOKENS_FILE": str(home.worker_token),
         **plan.objects.settings,
         "TRACE_SECRETS_DIR": str(home.secrets),
+        "TRACE_INVOKER_SOCKET": str(_functions_directory(home) / "invoke.sock"),
         "TRACE_ORG_ID": LOCAL_ORG,
         **_runtimes(home),
     }
@@ -226,36 +231,44 @@ def _dispatcher(plan: Blueprint) -> StackService:
     read += plan.objects.read
     return replace(
         _service(plan, "dispatcher", environment, read=read, write=[home.objects]),
-        is_ready=probes.https(urls.ca, urls.api_url, urls.internal_url),
+        is_ready=probes.http(urls.ca, urls.api_url, urls.internal_url),
         where=urls.api_url,
         after=("postgres",),
     )
 
 
 def _worker(plan: Blueprint, number: int) -> StackService:
-    home, dsns = plan.home, plan.dsns("worker")
+    """Describe a worker. Its operator hosts can use a part of its files only."""
+    home = plan.home
     name = "worker" if plan.workers == 1 else f"worker-{number}"
     ready_file, spark = home.ready_file(name), private_files.make_directory(home.spark / name)
+    shared = [plan.jvm.home.resolve(), home.programs, *plan.objects.read]
+    operators = home.credentials("host")
+    hosts = plan.access and plan.access.add(read=[operators, *shared])
     environment = {
         "TRACE_DISPATCHER_URL": plan.connection.internal_url,
         "TRACE_WORKER_TOKEN_FILE": str(home.worker_token),
-        "TRACE_QUEUE_DSN": dsns.queue,
-        "TRACE_DATA_DSN": dsns.data,
+        "TRACE_QUEUE_DSN": plan.dsns("worker").queue,
+        "TRACE_DATA_DSN": plan.dsns("host").data,
         **plan.objects.settings,
         "TRACE_SPARK_DIR": str(spark),
         "TRACE_JAVA_HOME": str(plan.jvm.home),
+        "TRACE_PROGRAMS_DIR": str(home.programs),
         "TRACE_RPC_POOLS": json.dumps(plan.configuration.rpc_pools),
         "TRACE_WORKER_ID": name,
         "TRACE_READY_FILE": str(ready_file),
+        "TRACE_SECRETS_DIR": str(home.secrets),
+        "TRACE_ORG_ID": LOCAL_ORG,
+        "TRACE_HOST_PATHS": json.dumps(asdict(hosts)) if hosts else "null",
         **_runtimes(home),
     }
-    read = [home.runtimes, home.worker_token.parent, plan.jvm.home.resolve(), *plan.objects.read]
-    write = [home.objects, spark]
-    return replace(
-        _service(plan, "worker", environment, name, read=read, write=write),
-        is_ready=probes.announced(ready_file),
-        grace=8.0,
-    )
+    read = [home.runtimes, home.worker_token.parent, home.secrets, operators, *shared]
+    service = _service(plan, "worker", environment, name, read=read, write=[home.objects, spark])
+    return replace(service, is_ready=probes.announced(ready_file), grace=15.0)
+
+
+def _functions_directory(home: Home) -> Path:
+    return private_files.make_directory(home.path / "functions")
 
 
 def _functions(plan: Blueprint) -> StackService:
@@ -264,7 +277,7 @@ def _functions(plan: Blueprint) -> StackService:
     It restricts itself: its first child mounts the file systems of sandboxes, which Landlock forbids.
     """
     home = plan.home
-    directory = private_files.make_directory(home.path / "functions")
+    directory = _functions_directory(home)
     environment = {
         "TRACE_DISPATCHER_URL": plan.connection.internal_url,
         "TRACE_QUERY_URL": plan.connection.query_url,
@@ -272,6 +285,7 @@ def _functions(plan: Blueprint) -> StackService:
         "TRACE_QUEUE_DSN": plan.dsns("functions").queue,
         **plan.objects.settings,
         "TRACE_FUNCTIONS_DIR": str(directory),
+        "TRACE_INVOKER_SOCKET": str(directory / "invoke.sock"),
         "TRACE_WORKER_ID": "functions",
         "TRACE_READY_FILE": str(home.ready_file("functions")),
         **_runtimes(home),
@@ -331,7 +345,7 @@ def _query(plan: Blueprint) -> StackService:
     read = [*_server_certificate(home), home.user_public_keys, home.objects, *plan.objects.read]
     return replace(
         _service(plan, "query", environment, read=read, write=[home.scratch]),
-        is_ready=probes.https(plan.connection.ca, plan.connection.query_url),
+        is_ready=probes.http(plan.connection.ca, plan.connection.query_url),
         where=plan.connection.query_url,
         after=("postgres",),
     )
@@ -349,3 +363,19 @@ def _scheduler(plan: Blueprint) -> StackService:
     where = f"https://{LOOPBACK}:{plan.port('scheduler')}"
     service = _service(plan, "scheduler", environment, read=_server_certificate(home))
     return replace(service, where=where)
+
+
+def _console(plan: Blueprint) -> StackService:
+    urls = plan.connection
+    url = urls.console_url or ""
+    environment = {
+        "TRACE_API_URL": urls.api_url,
+        "TRACE_QUERY_URL": urls.query_url,
+        "TRACE_CONSOLE_HOST": LOOPBACK,
+        "TRACE_CONSOLE_PORT": plan.port("console"),
+    }
+    return replace(
+        _service(plan, "console", environment),
+        is_ready=probes.http(urls.ca, url),
+        where=url,
+    )

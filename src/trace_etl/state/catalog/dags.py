@@ -2,12 +2,24 @@
 
 from uuid import UUID
 
-from trace_etl.api.user.dags import DagDetail, DagItem, DeployedDataset
+from trace_etl.api.user.dags import (
+    DagDetail,
+    DagItem,
+    DagVersionDetail,
+    DagVersionItem,
+    DeployedDataset,
+)
 from trace_etl.api.user.jobs import JobItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.catalog.jobs import JobFilter, list_jobs
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import fetch_all, fetch_dicts
+from trace_etl.state.db.rows import (
+    NewestFirstKey,
+    fetch_all,
+    fetch_dicts,
+    fetch_one,
+    page_start_values,
+)
 
 _JOBS_PER_PAGE = 1_000
 
@@ -92,3 +104,38 @@ async def _list_all_jobs(conn: Conn, org_id: UUID, dag: str) -> list[JobItem]:
         if len(page) < _JOBS_PER_PAGE:
             return jobs
         after = (dag, page[-1].job)
+
+
+_VERSIONS = """
+SELECT v.dag_version, v.created_at, v.dag_version = d.dag_version AS is_current
+  FROM dags d JOIN dag_versions v USING (dag_id)
+ WHERE d.org_id = %(org_id)s AND d.name = %(name)s AND d.dag_version IS NOT NULL
+   AND (%(before)s::timestamptz IS NULL OR (v.created_at, v.dag_version) < (%(before)s, %(before_id)s))
+ ORDER BY v.created_at DESC, v.dag_version DESC LIMIT %(limit)s
+"""
+
+
+async def list_versions(
+    conn: Conn, org_id: UUID, name: str, *, after: NewestFirstKey | None, limit: int
+) -> list[DagVersionItem]:
+    """List one page of the versions of a DAG, newest first. Raises NotFound."""
+    if await get_deployed_version(conn, org_id, name) is None:
+        raise NotFound(f"no deployed DAG {name!r}; `trace dags` lists them")
+    values = {"org_id": org_id, "name": name, **page_start_values(after), "limit": limit}
+    return await fetch_all(conn, DagVersionItem, _VERSIONS, values)
+
+
+_GET_VERSION = """
+SELECT v.dag_version, v.created_at, v.dag_version = d.dag_version AS is_current, v.text
+  FROM dags d JOIN dag_versions v USING (dag_id)
+ WHERE d.org_id = %(org_id)s AND d.name = %(name)s AND v.dag_version = %(dag_version)s
+"""
+
+
+async def get_version(conn: Conn, org_id: UUID, name: str, dag_version: UUID) -> DagVersionDetail:
+    """Read one version of a DAG with its text. Raises NotFound."""
+    values = {"org_id": org_id, "name": name, "dag_version": dag_version}
+    found = await fetch_one(conn, DagVersionDetail, _GET_VERSION, values)
+    if found is None:
+        raise NotFound(f"no version {dag_version} of a DAG {name!r}; `trace versions` lists them")
+    return found

@@ -144,7 +144,7 @@ async def find_uuid(conn: Conn, org_id: UUID, name: str) -> UUID | None:
 
 @dataclass(frozen=True)
 class PublishedDataset:
-    """A published name with its dataset and current generation."""
+    """A published name with its dataset, and the committed partitions of its current generation."""
 
     name: str
     dataset_uuid: UUID
@@ -152,12 +152,22 @@ class PublishedDataset:
     read_roles: list[str] | None
     hot_dataset_uuid: UUID | None
     hot_dataset_version: UUID | None
+    columns: list[dict[str, str]] | None
+    """Those of the last partition. None without partitions."""
+    partitions: list[tuple[int | None, int | None, dict[str, Any]]]
+    """The first and the last block of each partition, and its storage reference."""
 
 
-# The database role of the Query Service may read these tables only: no jobs and no tasks.
+# One statement, so that all partitions are those of one moment. The database role of the Query Service
+# may read these tables only: no jobs and no tasks.
 _PUBLISHED = """
 SELECT p.name, d.dataset_uuid, d.dataset_version, p.read_roles, p.hot_dataset_uuid,
-       h.dataset_version AS hot_dataset_version
+       h.dataset_version AS hot_dataset_version,
+       (SELECT columns FROM partitions WHERE dataset_version = d.dataset_version
+         ORDER BY range_start DESC, partition_key DESC LIMIT 1) AS columns,
+       (SELECT coalesce(json_agg(json_build_array(range_start, range_end, storage_ref)
+                                 ORDER BY range_start, partition_key), '[]')
+          FROM partitions WHERE dataset_version = d.dataset_version) AS partitions
   FROM publications p JOIN datasets d USING (dataset_uuid)
   LEFT JOIN datasets h ON h.dataset_uuid = p.hot_dataset_uuid
  WHERE p.org_id = %(org_id)s AND p.name = ANY(%(names)s)
@@ -173,3 +183,12 @@ async def list_published(conn: Conn, org_id: UUID, names: list[str]) -> list[Pub
 async def list_published_names(conn: Conn, org_id: UUID) -> list[str]:
     cursor = await conn.execute(_PUBLISHED_NAMES, {"org_id": org_id})
     return [row[0] for row in await cursor.fetchall()]
+
+
+_READ_ROLES = "SELECT name, read_roles FROM publications WHERE org_id = %(org_id)s ORDER BY name"
+
+
+async def list_read_roles(conn: Conn, org_id: UUID) -> dict[str, list[str] | None]:
+    """Return the `read_roles` of every published dataset; None: every role may read it."""
+    cursor = await conn.execute(_READ_ROLES, {"org_id": org_id})
+    return {row[0]: row[1] for row in await cursor.fetchall()}

@@ -49,6 +49,7 @@ class Revision:
     execution_strategy: str
     unique_key: list[str]
     partition_by: str | None
+    secrets: list[str]
     udf: dict[str, str] | None
     checks: list[dict[str, Any]] | None
     inputs: tuple[RevisionInput, ...]
@@ -81,7 +82,7 @@ async def find_producers(conn: Conn, versions: list[UUID]) -> dict[UUID, Produce
 
 _REVISION = """
 SELECT g.org_id, g.name, j.name, r.operator, r.runtime, r.config, r.update_strategy,
-       r.execution_strategy, r.unique_key, r.partition_by, r.udf, r.checks
+       r.execution_strategy, r.unique_key, r.partition_by, r.secrets, r.udf, r.checks
   FROM job_revisions r JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
  WHERE r.revision_id = %(revision_id)s
 """

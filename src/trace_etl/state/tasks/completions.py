@@ -41,12 +41,14 @@ class Completion(NamedTuple):
     events: Sequence[NewEvent] = ()
     outputs: Sequence[dict[str, Any]] = ()
     """The outputs that the attempt reported, for people who look at its task."""
+    isolation: str | None = None
+    """How the untrusted code of the attempt was isolated."""
 
     @property
     def is_plain(self) -> bool:
         """Whether the attempt succeeded without events, outputs and an error text."""
-        has_error = self.error_code is not None or self.error_message is not None
-        return self.status == "Completed" and not (self.events or self.outputs or has_error)
+        has_text = self.error_code or self.error_message is not None or self.isolation
+        return self.status == "Completed" and not (self.events or self.outputs or has_text)
 
 
 # The short form of `_COMPLETE`, enough for most tasks. It skips reaped tasks, and tasks with a cursor,
@@ -101,22 +103,25 @@ WITH done AS (
       FROM json_to_recordset(%(completions)s::json) AS w (
            task_id uuid, attempt int, lease_token uuid, status text, content_hash text,
            error_code text, error_message text, retry_seconds float8, outputs jsonb,
-           uncounted int, is_unreachable boolean)
+           uncounted int, is_unreachable boolean, isolation text)
      WHERE t.task_id = w.task_id AND t.attempt = w.attempt AND t.lease_token = w.lease_token
        AND w.status || '' = w.status
        AND (t.status || '' = 'Running'
             OR (t.cause IS NOT NULL AND t.status || '' IN ('Failed', 'Canceled')))
     RETURNING t.task_id, t.attempt, t.org_id, t.job_id, t.worker_id, t.started_at, t.status,
               t.error_code, t.error_message, t.max_concurrency, t.revision_id, t.dataset_uuid,
-              t.dataset_version, t.cursor_value, t.invalidation_id, t.pinned_snapshot, w.outputs
+              t.dataset_version, t.cursor_value, t.invalidation_id, t.pinned_snapshot, w.outputs,
+              w.isolation
 ), history AS (
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,
-                               error_message, outputs)
-    SELECT task_id, attempt, worker_id, started_at, status, error_code, error_message, outputs
+                               error_message, outputs, isolation)
+    SELECT task_id, attempt, worker_id, started_at, status, error_code, error_message, outputs,
+           isolation
       FROM done
     ON CONFLICT (task_id, attempt) DO UPDATE
         SET outcome = EXCLUDED.outcome, error_code = EXCLUDED.error_code,
-            error_message = EXCLUDED.error_message, outputs = EXCLUDED.outputs, ended_at = now()
+            error_message = EXCLUDED.error_message, outputs = EXCLUDED.outputs,
+            isolation = EXCLUDED.isolation, ended_at = now()
 ), recorded AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
                         range_start, range_end, cursor_value, producer_task_id, attempt)
@@ -209,6 +214,7 @@ def _completion_row(c: Completion) -> dict[str, Any]:
         "error_message": c.error_message,
         "retry_seconds": c.retry_after.total_seconds() if c.retry_after else None,
         "uncounted": int(c.is_premature),
+        "isolation": c.isolation,
         **({"outputs": c.outputs} if c.outputs else {}),
         "is_unreachable": c.is_unreachable and c.retry_after is not None,
     }

@@ -33,6 +33,7 @@ class TaskFilter(WorkFilter):
     job: Name | None = None
     status: Status | None = None
     worker: Name | None = None
+    error_code: Name | None = None
 
 
 _LIST = """
@@ -44,6 +45,7 @@ SELECT *, explain_hold(task_id) AS held_by FROM task_details
    AND (%(operator)s::text IS NULL OR operator = %(operator)s)
    AND (%(runtime)s::text IS NULL OR runtime = %(runtime)s)
    AND (%(worker)s::text IS NULL OR worker_id = %(worker)s)
+   AND (%(error_code)s::text IS NULL OR error_code = %(error_code)s)
    AND (%(before)s::timestamptz IS NULL OR (created_at, task_id) < (%(before)s, %(before_id)s))
  ORDER BY created_at DESC, task_id DESC
  LIMIT %(limit)s
@@ -75,7 +77,7 @@ async def get_task(conn: Conn, org_id: UUID | None, task_id: UUID) -> TaskWithFa
 
 _ATTEMPTS = """
 SELECT attempt, worker_id, started_at, ended_at, outcome, cause, error_code, error_message,
-       coalesce(outputs, '[]') AS outputs
+       isolation, coalesce(outputs, '[]') AS outputs
   FROM task_attempts WHERE task_id = %(task_id)s ORDER BY attempt
 """
 

@@ -1,6 +1,6 @@
 """Run a program that gets a signal when its parent dies. Standard library only: runs with -I -S.
 
-Arguments: the parent's pid, a signal, uid or -1, gid or -1, the paths that the program may use as
+Arguments: the parent's pid, a signal or 0, uid or -1, gid or -1, the paths that the program may use as
 JSON, or null for all, directory, program, its arguments.
 A separate program, because code between fork and exec in a process with threads may deadlock.
 """
@@ -11,7 +11,8 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[3]))
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[1]))
 from trace_etl import landlock
 
 _PR_SET_PDEATHSIG = 1

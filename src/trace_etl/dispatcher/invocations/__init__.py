@@ -1,0 +1,1 @@
+"""Tasks of Lambda runtimes: the Dispatcher leases them, then invokes their functions."""

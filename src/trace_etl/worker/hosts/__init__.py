@@ -1,0 +1,1 @@
+"""Operator hosts: processes that run operators for a worker."""

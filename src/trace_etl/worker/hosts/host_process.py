@@ -1,0 +1,266 @@
+"""One operator host, as its worker sees it: start it, send tasks, serve their calls, end it."""
+
+import itertools
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import orjson
+import psutil
+import structlog
+
+from trace_etl import launcher
+from trace_etl.api.task.events import Event
+from trace_etl.api.task.lifecycle import TaskResult
+from trace_etl.api.task.payload import TaskPayload
+from trace_etl.model.errors import TraceError
+from trace_etl.spark.link import DispatcherLink
+from trace_etl.worker.hosts.failures import FailedInHost, Failure, describe_failure
+from trace_etl.worker.hosts.frames import Frames
+from trace_etl.worker.masking import SecretMask
+
+_log = structlog.stdlib.get_logger()
+_COMMAND = ("-P", "-m", "trace_etl.worker.hosts.host")
+_CHECK_PAUSED_SECONDS = 0.5
+_STOP_SECONDS = 6.0
+_METRICS_SECONDS = 2.0
+_ANSWERS = ("ready", "warmed", "metrics")
+"""Messages that belong to no task."""
+Message = dict[str, Any]
+_Inbox = queue.SimpleQueue[Message | None]
+
+
+class HostLost(TraceError, code="host_lost", retryable=True):
+    """The operator host ended while a task ran in it."""
+
+
+@dataclass(frozen=True)
+class HostCommand:
+    """How a host is started."""
+
+    environment: Mapping[str, str]
+    directory: Path
+    allowed: str
+    """JSON: the paths that it may use (`read`, `write`); `null` for all."""
+
+
+class HostProcess:
+    """A running host. Any number of threads may run tasks in it."""
+
+    def __init__(self, command: HostCommand) -> None:
+        ours, theirs = socket.socketpair()
+        self._process = _start(command, theirs)
+        theirs.close()
+        self.pid = self._process.pid
+        self._frames = Frames(ours)
+        self._mask = SecretMask()
+        self._numbers = itertools.count(1)
+        self._inboxes: dict[int, _Inbox] = {}
+        self._running: dict[int, UUID] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._answers = {kind: _Inbox() for kind in _ANSWERS}
+        threading.Thread(target=self._read, name=f"host-{self.pid}", daemon=True).start()
+        threading.Thread(target=self._copy_output, name="host-output", daemon=True).start()
+        try:
+            self._await("ready")
+        except HostLost:
+            self.kill()
+            raise
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._ended.is_set()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._running
+
+    def warm(self) -> None:
+        """Start Spark now, not with the first task. Raises FailedInHost, HostLost."""
+        self._send("warm")
+        answer = self._await("warmed")
+        if answer["failure"] is not None:
+            raise FailedInHost(Failure.model_validate(answer["failure"]))
+
+    def read_metrics(self) -> str:
+        """Return the metrics of the host in Prometheus' text format. Raises HostLost."""
+        self._send("metrics")
+        return self._await("metrics", _METRICS_SECONDS)["text"]
+
+    def run(self, task: TaskPayload, link: DispatcherLink) -> TaskResult:
+        """Run a task. Raises FailedInHost, HostLost."""
+        for value in link.secrets.values():
+            self._mask.hide(value)
+        with self._register(task.task_id) as (number, inbox):
+            paused = link.is_paused()
+            body = orjson.Fragment(task.model_dump_json())
+            self._send("run", run=number, task=body, secrets=link.secrets, paused=paused)
+            while True:
+                try:
+                    message = inbox.get(timeout=_CHECK_PAUSED_SECONDS)
+                except queue.Empty:
+                    if paused != link.is_paused():
+                        paused = not paused
+                        self._send("paused", run=number, value=paused)
+                    continue
+                if message is None:
+                    raise HostLost(self._explain_end())
+                if message["kind"] == "done":
+                    return _read_result(message)
+                self._serve(number, link, message)
+
+    def cancel(self, task_id: UUID, within: float) -> None:
+        """Cancel a task. A task that does not end within these seconds ends with the whole host."""
+        with self._lock:
+            numbers = [number for number, found in self._running.items() if found == task_id]
+        for number in numbers:
+            with suppress(HostLost):
+                self._send("cancel", run=number)
+            timer = threading.Timer(within, self._kill_if_running, [number])
+            timer.daemon = True
+            timer.start()
+
+    def stop(self) -> None:
+        """Let the host stop Spark and end; kill it after a while."""
+        with suppress(HostLost):
+            self._send("stop")
+        if not self._ended.wait(_STOP_SECONDS):
+            _log.warning("host_killed", reason="it did not stop", pid=self.pid)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the host with all its processes."""
+        tree: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):
+            tree = psutil.Process(self.pid).children(recursive=True)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        for process in tree:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._frames.close()
+        self._process.wait()
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def _send(self, kind: str, **fields: object) -> None:
+        try:
+            self._frames.send(kind, **fields)
+        except OSError as error:
+            raise HostLost(self._explain_end()) from error
+
+    def _await(self, kind: str, timeout: float | None = None) -> Message:
+        """Return the next message of a kind that belongs to no task. Raises HostLost."""
+        try:
+            message = self._answers[kind].get(timeout=timeout)
+        except queue.Empty:
+            raise HostLost("the operator host does not answer") from None
+        if message is None:
+            raise HostLost(self._explain_end())
+        return message
+
+    def _read(self) -> None:
+        while (message := self._frames.receive()) is not None:
+            by_kind = self._answers.get(message["kind"])
+            inbox = self._inboxes.get(message["run"]) if by_kind is None else by_kind
+            if inbox is not None:
+                inbox.put(message)
+        self._ended.set()
+        with self._lock:
+            waiting = [*self._answers.values(), *self._inboxes.values()]
+        # A dead host may leave its JVM: no process of it may write after its tasks have failed.
+        self.kill()
+        for inbox in waiting:
+            inbox.put(None)
+
+    def _serve(self, number: int, link: DispatcherLink, message: Message) -> None:
+        """Do what the operator asks for: keep output, or call the Dispatcher."""
+        if message["kind"] == "log":
+            link.log(message["text"].encode())
+            return
+        failure: Failure | None = None
+        try:
+            _call_dispatcher(link, message["name"], message["arguments"])
+        except TraceError as error:
+            failure = describe_failure(error)
+        answer = None if failure is None else orjson.Fragment(failure.model_dump_json())
+        self._send("reply", run=number, call=message["call"], failure=answer)
+
+    @contextmanager
+    def _register(self, task_id: UUID) -> Generator[tuple[int, _Inbox]]:
+        number, inbox = next(self._numbers), _Inbox()
+        with self._lock:
+            self._inboxes[number] = inbox
+            self._running[number] = task_id
+        try:
+            if self._ended.is_set():
+                raise HostLost(self._explain_end())
+            yield number, inbox
+        finally:
+            with self._lock:
+                del self._inboxes[number], self._running[number]
+
+    def _kill_if_running(self, number: int) -> None:
+        if number in self._running:
+            _log.warning("host_killed", reason="a canceled task did not stop", pid=self.pid)
+            self.kill()
+
+    def _explain_end(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(1.0)
+            how = (
+                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+            )
+            return f"the operator host {how}"
+        return "the operator host closed its connection"
+
+    def _copy_output(self) -> None:
+        """Write the output of the host to the log of the worker, without secrets."""
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            for line in output:
+                sys.stderr.write(self._mask.mask(line.decode("utf-8", "replace")))
+                sys.stderr.flush()
+
+
+def _start(command: HostCommand, connection: socket.socket) -> subprocess.Popen[bytes]:
+    # No parent-death signal: the kernel would watch the thread of a slot. The socket's end tells it.
+    numbers = [str(number) for number in (os.getpid(), 0, -1, -1)]
+    argv = [sys.executable, "-I", "-S", launcher.__file__, *numbers, command.allowed]
+    argv += [str(command.directory), sys.executable, *_COMMAND]
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**command.environment, "TRACE_HOST_FD": str(connection.fileno())},
+        pass_fds=[connection.fileno()],
+        process_group=0,
+    )
+
+
+def _call_dispatcher(link: DispatcherLink, name: str, arguments: Message) -> None:
+    if name == "emit":
+        events: Sequence[Event] = [Event.model_validate(event) for event in arguments["events"]]
+        link.emit(events, arguments["invalidations"])
+        return
+    assert name == "publish" and link.publish is not None
+    dataset_uuid = UUID(arguments["dataset_uuid"])
+    link.publish(dataset_uuid, arguments["batch_uri"], **arguments["details"])
+
+
+def _read_result(message: Message) -> TaskResult:
+    if "failure" in message:
+        raise FailedInHost(Failure.model_validate(message["failure"]))
+    return TaskResult.model_validate(message["result"])

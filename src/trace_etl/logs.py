@@ -23,6 +23,8 @@ def configure(process: str, level: str = "info") -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    # It warns about each malformed request: a client without a token could fill the log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 def _add_process_name(process: str) -> structlog.types.Processor:

@@ -1,6 +1,7 @@
 """What processes share: signals, the ready file, and waiting for an event."""
 
 import asyncio
+import ctypes
 import json
 import os
 import signal
@@ -9,6 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_MAX_HEAP_BUFFER = 8 * 2**20
+_MAX_KEPT = 64 * 2**20
 
 
 def exit_on_signals() -> None:
@@ -34,6 +39,17 @@ def stop_on_signals() -> threading.Event:
 def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
+
+
+def keep_freed_memory() -> None:
+    """Keep up to 64 MiB of freed memory, for a process that moves many large buffers.
+
+    By default, glibc returns large buffers to the kernel at once, and each new one costs page faults.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:  # other C libraries have no such option
+        set_option(_M_MMAP_THRESHOLD, _MAX_HEAP_BUFFER)
+        set_option(_M_TRIM_THRESHOLD, _MAX_KEPT)
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> None:

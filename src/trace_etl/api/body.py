@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import chain
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar, cast
 from uuid import UUID
 
@@ -32,6 +33,7 @@ MAY_HAVE_NUL = {"may_have_nul": True}
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _INTEGERS = range(-(2**63), 2**64)
 _MAX_NESTING = 64
+_MAX_UNKNOWN = 20
 
 
 class Request(BaseModel):
@@ -55,37 +57,58 @@ class Request(BaseModel):
         return self
 
 
+class UserRequest(Request):
+    """The body of a request of a person. Many unknown fields are one fault, not a fault each."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_many_unknown(cls, data: object) -> object:
+        """Listing each of a hundred thousand fields would keep the event loop busy for seconds."""
+        if (
+            isinstance(data, dict)
+            and len(cast("Json", data)) > len(cls.model_fields) + _MAX_UNKNOWN
+        ):
+            known = ", ".join(cls.model_fields)
+            raise ValueError(f"has {len(cast('Json', data))} fields; known fields: {known}")
+        return cast("object", data)
+
+
 def find_json_problem(value: object) -> str | None:
     """Say why a JSON value cannot be stored, or not be read by a worker; None if it can.
 
+    Checks all values of one level together: a loop over a million values would block other requests.
     Nested models are skipped: they check themselves.
     """
-    waiting: list[tuple[object, int]] = [(value, 0)]
-    while waiting:
-        item, depth = waiting.pop()
-        if problem := _find_scalar_problem(item):
+    level: list[Any] = [value]
+    for _ in range(_MAX_NESTING + 1):
+        kinds = set(map(type, level))
+        if problem := _find_scalar_problem(level, kinds):
             return problem
-        parts: list[object] = []
-        if type(item) is list:
-            parts = cast("list[object]", item)
-        elif type(item) is dict:
-            pairs = cast("dict[object, object]", item)
-            parts = [*pairs, *pairs.values()]
-        if parts and depth == _MAX_NESTING:
-            return f"is nested more than {_MAX_NESTING} levels deep; use fewer levels"
-        waiting.extend((part, depth + 1) for part in parts)
-    return None
+        lists: list[list[Any]] = _select(level, list) if list in kinds else []
+        dicts: list[Json] = _select(level, dict) if dict in kinds else []
+        level = [*chain.from_iterable(lists), *chain.from_iterable(dicts)]
+        level += chain.from_iterable(pairs.values() for pairs in dicts)
+        if not level:
+            return None
+    return f"is nested more than {_MAX_NESTING} levels deep; use fewer levels"
 
 
-def _find_scalar_problem(value: object) -> str | None:
-    if type(value) is str and (found := _UNSTORABLE.search(value)):
+def _find_scalar_problem(values: list[Any], kinds: set[type[Any]]) -> str | None:
+    if str in kinds and (found := _UNSTORABLE.search("".join(_select(values, str)))):
         kind = "a NUL character (\\u0000)" if found[0] == "\x00" else "half of a surrogate pair"
         return f"contains {kind}; remove it"
-    if type(value) is float and not math.isfinite(value):
-        return f"contains {value}, which is no number in JSON; remove it"
-    if type(value) is int and value not in _INTEGERS:
-        return "contains an integer with more than 64 bits; send it as text"
+    if float in kinds and not all(map(math.isfinite, floats := _select(values, float))):
+        bad = next(number for number in floats if not math.isfinite(number))
+        return f"contains {bad}, which is not a JSON number; remove it"
+    if int in kinds:
+        integers = _select(values, int)
+        if min(integers) not in _INTEGERS or max(integers) not in _INTEGERS:
+            return "contains an integer with more than 64 bits; send it as text"
     return None
+
+
+def _select(values: list[Any], kind: type[Any]) -> list[Any]:
+    return [value for value in values if type(value) is kind]
 
 
 class Reply(BaseModel):
@@ -112,7 +135,7 @@ class ListReply(Reply, Generic[T]):
     """Pass it as `after` for the next page; null on the last page."""
 
 
-class JobRange(Request):
+class JobRange(UserRequest):
     """A request about a block range of a job."""
 
     dag: Name

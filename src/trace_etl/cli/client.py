@@ -48,7 +48,7 @@ def session(home: Path, *, file: str = "") -> Generator[StackClient]:
     """
     try:
         client = connect_home(home)
-        with client.http:
+        with client:
             yield client
     except NotRunning as error:
         fail([f"{error}; start it with `trace up`"], EXIT_NOT_RUNNING)

@@ -6,7 +6,17 @@ from collections.abc import Callable
 import typer
 
 from trace_etl.cli.admin import audit, history, keys, users
-from trace_etl.cli.dags import check, deploy, functions, jobs, pauses, removal, runtimes, triggers
+from trace_etl.cli.dags import (
+    check,
+    deploy,
+    functions,
+    jobs,
+    operators,
+    pauses,
+    removal,
+    runtimes,
+    triggers,
+)
 from trace_etl.cli.data import (
     batches,
     certify,
@@ -20,8 +30,9 @@ from trace_etl.cli.data import (
     verify,
 )
 from trace_etl.cli.output import print_json_error
-from trace_etl.cli.stack import backups, demo, devchain, doctor, lifecycle, prepare
+from trace_etl.cli.stack import backups, console, demo, devchain, doctor, lifecycle, prepare
 from trace_etl.cli.tasks import backfills, logs, notifications, outbox, retries, tasks, watch
+from trace_etl.cli.views import graph, overview, partition_map
 
 app = typer.Typer(
     name="trace",
@@ -43,6 +54,8 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         lifecycle.up,
         lifecycle.down,
         lifecycle.status,
+        console.console,
+        overview.overview,
         backups.backup,
         backups.restore,
         demo.demo,
@@ -58,9 +71,12 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         deploy.promote,
         removal.remove,
         deploy.dags,
+        graph.graph,
+        graph.versions,
         jobs.jobs,
         jobs.job,
         runtimes.runtimes,
+        operators.operators,
         triggers.trigger,
         pauses.pause,
         pauses.resume,
@@ -73,6 +89,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         logs.logs,
         tasks.cancel,
         retries.retry,
+        overview.failures,
         backfills.backfill,
         notifications.notifications,
         watch.watch,
@@ -80,6 +97,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Data": (
         datasets.datasets,
         datasets.dataset,
+        partition_map.partition_map,
         query.query,
         lineage.lineage,
         changes.changes,
@@ -92,6 +110,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Admin": (audit.audit, history.check_history, version),
 }
+_NAMES = {partition_map.partition_map: "map"}
 _GROUPS = {
     "udf": ("DAGs", functions.group),
     "backfills": ("Tasks", backfills.group),
@@ -104,7 +123,8 @@ _GROUPS = {
 
 for panel, commands in _COMMANDS.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(command)
+        name = _NAMES.get(command)
+        app.command(name, rich_help_panel=panel)(command)
 for name, (panel, group) in _GROUPS.items():
     app.add_typer(group, name=name, rich_help_panel=panel)
 app.command(
@@ -113,7 +133,7 @@ app.command(
 
 
 def main() -> None:
-    """Run the program. With --json, also wrong arguments are reported as JSON."""
+    """Run the program. With --json, invalid arguments are reported as JSON too."""
     if "--json" not in sys.argv[1:]:
         app()
         return

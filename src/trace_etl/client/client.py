@@ -5,10 +5,12 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 from trace_etl.api.user.data.changes import DatasetChange
 from trace_etl.api.user.data.datasets import DatasetColumn, DatasetDetail, DatasetItem
 from trace_etl.client.packages import import_package
+from trace_etl.client.remote_files import open_dataset
 from trace_etl.client.results import QueryResult
 from trace_etl.client.schemas import read_schema
 from trace_etl.client.stack_client import StackClient, connect_home, open_client, quote_segment
@@ -77,24 +79,27 @@ class Client:
     def scan(self, name: str) -> "polars.LazyFrame":
         """Return a lazy frame over the files that are committed now. Needs the extra `polars`.
 
-        The frame stays the same when the dataset changes. Raises NotScannable if the rows are
-        not in files of this machine: use `query` then.
+        The frame stays the same when the dataset changes. On a remote object store it reads signed
+        URLs, which expire after an hour: collect it before, or scan again. Raises NotScannable if
+        rows are not in Parquet files that this machine can read: use `query` then.
         """
         polars = import_package("polars")
         snapshot = self._stack.get_snapshot(name)
+        files: list[str] = snapshot["files"]
         if snapshot["has_table"]:
-            raise NotScannable(
-                f"rows of {name!r} are in a table of Postgres data, or none is committed yet; read"
-                f' them with client.query("FROM {name}")'
-            )
-        if snapshot["files"] is None:
-            raise NotScannable(
-                f"the files of {name!r} are in a remote object store, which this client does not"
-                f' read; read them with client.query("FROM {name}")'
-            )
-        files = [_check_readable(name, Path(path)) for path in snapshot["files"]]
+            raise _not_scannable(name, "rows are in a table of Postgres data, or none is committed")
         if not files:
             return self.query(f'FROM "{name}" LIMIT 0').polars().lazy()
+        if not all(urlsplit(file).path.endswith(".parquet") for file in files):
+            raise _not_scannable(name, "its files are text")
+        if snapshot["expires_at"] is not None:
+            return polars.scan_pyarrow_dataset(open_dataset(files))
+        if not all(os.access(file, os.R_OK) for file in files):
+            raise _not_scannable(
+                name,
+                "this user or machine cannot read the files of the stack",
+                "run where it can, or ",
+            )
         return polars.scan_parquet(files, hive_partitioning=False, glob=False)
 
     def changes(self, name: str, since: str | None = None) -> Generator[DatasetChange]:
@@ -116,7 +121,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connections."""
-        self._stack.http.close()
+        self._stack.close()
 
     def __enter__(self) -> Self:
         return self
@@ -130,10 +135,7 @@ class Client:
         self.close()
 
 
-def _check_readable(name: str, path: Path) -> Path:
-    if not os.access(path, os.R_OK):
-        raise NotScannable(
-            f"the files of {name!r} cannot be read here: run on the machine of the stack as a user"
-            f' that may read its objects, or read them with client.query("FROM {name}")'
-        )
-    return path
+def _not_scannable(name: str, reason: str, fix: str = "") -> NotScannable:
+    return NotScannable(
+        f'{name!r} cannot be scanned: {reason}; {fix}read it with client.query("FROM {name}")'
+    )

@@ -1,6 +1,5 @@
 """The result of a query as Arrow, polars, pandas or Python rows."""
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,8 @@ class QueryResult:
         """
         with self._stack.stream(self._sql, format="arrow", params=self._params) as body:
             self._pinned = body.pinned
-            yield from _open_reader(body.pieces())
+            yield from body.open_arrow()
+            body.finish()
 
     def arrow(self) -> "pa.Table":
         """Return the result as an Arrow table."""
@@ -49,7 +49,8 @@ class QueryResult:
         if self._table is None:
             with self._stack.stream(self._sql, format="arrow", params=self._params) as body:
                 self._pinned = body.pinned
-                self._table = _open_reader(body.pieces()).read_all()
+                self._table = body.open_arrow().read_all()
+                body.finish()
         assert isinstance(self._table, pa.Table)
         return self._table
 
@@ -66,29 +67,3 @@ class QueryResult:
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows as dicts of Python values, by column name."""
         return self.arrow().to_pylist()
-
-
-def _open_reader(pieces: Iterator[bytes]) -> Any:
-    import pyarrow as pa
-
-    source: Any = io.BufferedReader(_PieceReader(pieces), 1024 * 1024)
-    return pa.ipc.open_stream(pa.PythonFile(source, mode="r"))
-
-
-class _PieceReader(io.RawIOBase):
-    """Reads pieces of bytes as a file."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        super().__init__()
-        self._pieces = pieces
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        if not self._rest:
-            self._rest = next(self._pieces, b"")
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size

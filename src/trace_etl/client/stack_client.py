@@ -1,14 +1,24 @@
 """HTTPS client of the API and the Query Service of one stack."""
 
 import json
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import quote
 
+from trace_etl.client.result_stream import (
+    CannotConnect,
+    ConnectionEnded,
+    ResultBody,
+    ResultConnections,
+)
+
 if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
     import httpx
 
     from trace_etl.lite.connection import StackConnection
@@ -16,6 +26,7 @@ if TYPE_CHECKING:
 _TIMEOUT = 30.0
 _QUERY_TIMEOUT = 90.0  # longer than the Query Service's own timeout, so its error is shown
 _QUERY_ID = "trace-query-id"
+_FIRST_ERROR = 400
 
 Answer = dict[str, Any]
 
@@ -44,6 +55,23 @@ class StackClient:
     http: "httpx.Client"
     api_url: str
     query_url: str
+    results: ResultConnections
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.http.close()
+        self.results.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def get(self, path: str, **params: object) -> Answer:
         """GET from the API. Raises RequestRejected or NotRunning."""
@@ -80,30 +108,27 @@ class StackClient:
         return self._send("GET", f"{self.query_url}/v1/snapshots/{quote_segment(name)}")
 
     @contextmanager
-    def stream(self, sql: str, **fields: object) -> Generator["ResultBody"]:
-        """Run a query and read its result while it runs.
+    def stream(self, sql: str, **fields: object) -> Generator[ResultBody]:
+        """Run a query and read its result while it runs. The query stops at the end of the block.
 
         Raises RequestRejected, NotRunning, or in the middle of the result ResultIncomplete.
         """
-        import httpx
-
         url = f"{self.query_url}/v1/query"
+        answer: HTTPResponse | None = None
         body = _drop_nulls({"sql": sql, "stream": True, **fields})
-        request = self.http.build_request("POST", url, json=body, timeout=_QUERY_TIMEOUT)
-        with _translate_errors(url):
-            answer = self.http.send(request, stream=True)
-            if answer.is_error:
-                answer.read()
         try:
-            if answer.is_error:
-                raise RequestRejected(answer.status_code, read_problem(answer))
-            yield ResultBody(answer)
-        except httpx.HTTPError as error:
+            with self.results.post("/v1/query", body, _QUERY_TIMEOUT) as answer:
+                if answer.status >= _FIRST_ERROR:
+                    raise RequestRejected(answer.status, _parse_problem(answer, url))
+                yield ResultBody(answer)
+        except CannotConnect as error:
+            raise NotRunning(f"cannot connect to {url}: {error}") from error
+        except ConnectionEnded as error:
+            if answer is None:
+                raise RequestRejected(0, {"detail": f"no answer from {url}: {error}"}) from error
             raise self._explain_end(answer, error) from error
-        finally:
-            answer.close()
 
-    def _explain_end(self, answer: "httpx.Response", error: Exception) -> Exception:
+    def _explain_end(self, answer: "HTTPResponse", error: Exception) -> Exception:
         """Return why a result ended in the middle, as the Query Service tells it."""
         path = f"/v1/query/{answer.headers.get(_QUERY_ID, '-')}/failure"
         try:
@@ -122,24 +147,6 @@ class StackClient:
 
 class TokenMissing(Exception):
     """The file with the user's token is missing or unreadable."""
-
-
-@dataclass(frozen=True)
-class ResultBody:
-    """A result that is being received."""
-
-    response: "httpx.Response"
-
-    def pieces(self) -> Iterator[bytes]:
-        """Yield the encoded result. It is complete only if this ends without an error."""
-        return self.response.iter_raw()
-
-    @property
-    def pinned(self) -> list[dict[str, Any]]:
-        """The dataset generations that the query reads."""
-        return cast(
-            list[dict[str, Any]], json.loads(self.response.headers.get("trace-pinned", "[]"))
-        )
 
 
 @contextmanager
@@ -185,21 +192,32 @@ def open_client(api_url: str, query_url: str, token: str, ca: str | None) -> Sta
 
     from trace_etl.http.thread_safe_transport import ThreadSafeTransport
 
+    context = ssl.create_default_context(cafile=ca)
+    headers = {"authorization": f"Bearer {token}"}
     http = httpx.Client(
-        transport=ThreadSafeTransport(ssl.create_default_context(cafile=ca)),
-        headers={"authorization": f"Bearer {token}"},
+        transport=ThreadSafeTransport(context),
+        headers=headers,
         timeout=_TIMEOUT,
         trust_env=False,  # a proxy in the environment must not be used for loopback
     )
-    return StackClient(http, api_url.rstrip("/"), query_url.rstrip("/"))
+    results = ResultConnections(query_url.rstrip("/"), headers, context)
+    return StackClient(http, api_url.rstrip("/"), query_url.rstrip("/"), results)
 
 
 def read_problem(answer: "httpx.Response") -> Mapping[str, Any]:
     """Read the problem document of an error response."""
+    return _parse(answer.content, answer.status_code, str(answer.url))
+
+
+def _parse_problem(answer: "HTTPResponse", url: str) -> Mapping[str, Any]:
+    return _parse(answer.read(), answer.status, url)
+
+
+def _parse(content: bytes, status: int, url: str) -> Mapping[str, Any]:
     try:
-        return cast(Answer, answer.json())
-    except json.JSONDecodeError:
-        return {"detail": f"HTTP {answer.status_code} from {answer.url}, not from Trace"}
+        return cast(Answer, json.loads(content))
+    except ValueError:
+        return {"detail": f"HTTP {status} from {url}, not from Trace"}
 
 
 def quote_segment(value: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trace_etl.dag.column_types import BUFFERED, buffered_form
+from trace_etl.dag.column_types import BUFFERED, MAX_TABLE_NAME_BYTES, buffered_form
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.model.dag import Column, Dag, Publication
 from trace_etl.model.digests import digest
@@ -139,9 +139,11 @@ def find_unbuffered_outputs(dag: Dag) -> Iterator[tuple[int, int, str]]:
         if operator is None or not operator.needs_buffered_outputs:
             continue
         for m, output in enumerate(job.outputs):
-            if (job.name, output) not in buffered:
-                rule = f"must be published with `write_mode: buffered` (operator {job.operator})"
-                yield n, m, f"{output!r} {rule}; add it to `publish`"
+            dataset = buffered.get((job.name, output))
+            if dataset is None or dataset.name != (operator.published_as or dataset.name):
+                name = f" as {operator.published_as!r}" if operator.published_as else ""
+                rule = f"must be published{name} with `write_mode: buffered`"
+                yield n, m, f"{output!r} {rule} (operator {job.operator}); add it to `publish`"
 
 
 def find_role_conflicts(
@@ -156,6 +158,9 @@ def find_role_conflicts(
 def find_unsupported_columns(columns: Iterable[tuple[str, str]]) -> Iterator[tuple[int, str, str]]:
     """Yield the columns that a buffered dataset cannot have: index, field and error text."""
     for n, (name, kind) in enumerate(columns):
+        if (size := len(name.encode())) > MAX_TABLE_NAME_BYTES:
+            rule = f"has {size} bytes, but Postgres allows {MAX_TABLE_NAME_BYTES}"
+            yield n, "name", f"{rule}; choose a shorter name"
         if buffered_form(kind) is None:
             rule = f"is {kind}, but a buffered dataset supports only {', '.join(BUFFERED)}"
             yield n, "type", f"{rule} and arrays of these; choose one of them"

@@ -1,7 +1,5 @@
 """The operators: their configs, launchers, inputs, outputs and traits. The code is in `spark` and `dispatcher`."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -14,6 +12,14 @@ from trace_etl.dag.chain.tables import (
     ColumnSet,
     DescribedColumn,
     list_columns,
+)
+from trace_etl.dag.operator import (
+    PARQUET,
+    Operator,
+    one_input,
+    one_output,
+    some_inputs,
+    some_outputs,
 )
 from trace_etl.dag.operator_configs import (
     TUNING,
@@ -28,8 +34,11 @@ from trace_etl.dag.operator_configs import (
     TransfersConfig,
     TrimConfig,
 )
+from trace_etl.dag.operator_packages import load_packaged
 from trace_etl.dag.runtimes import Launcher
 from trace_etl.model.scope import MAX_BLOCK
+
+__all__ = ["PARQUET", "Operator", "OperatorConfig"]
 
 
 class NoConfig(OperatorConfig):
@@ -50,12 +59,16 @@ class AggregateConfig(OperatorConfig):
 
 
 class IngestConfig(ChainConfig):
-    finality: Literal["finalized"] | Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        "finalized",
-        description="Blocks that the task reads: up to the node's `finalized` block, or a number of "
-        "confirmations behind the head, for chains without that tag. Later blocks make the task "
-        "wait. 0 reads up to the head; a reorganisation then leaves wrong rows.",
-        json_schema_extra=TUNING,
+    finality: Literal["finalized", "provisional"] | Annotated[int, Field(ge=0, le=1_000_000)] = (
+        Field(
+            "finalized",
+            description="Blocks that the task reads: up to the node's `finalized` block, or a number of "
+            "confirmations behind the head, for chains without that tag. Later blocks make the task "
+            "wait. `provisional` reads up to the head, marks partitions with blocks that are not final, "
+            "reads them again when they are, and replaces those that the chain dropped. 0 reads up to "
+            "the head; a reorganisation then leaves wrong rows.",
+            json_schema_extra=TUNING,
+        )
     )
     batch: int = Field(
         50, ge=1, le=1000, description="Blocks per JSON-RPC request.", json_schema_extra=TUNING
@@ -122,85 +135,28 @@ class FunctionConfig(OperatorConfig):
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
+class AlertConfig(FunctionConfig):
+    """Run a user-defined function that publishes alerts to the dataset `alert_events`.
+
+    Any settings: the function gets them as `task.config`.
+    """
+
+
+class NativeConfig(OperatorConfig):
+    program: str = Field(
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$",
+        description="Name of an executable file in the directory of programs.",
+    )
+    settings: dict[str, Any] = Field({}, description="What the program gets as `config`.")
+
+
 _SPARK: tuple[Launcher, ...] = ("spark",)
-_SANDBOX: tuple[Launcher, ...] = ("sandbox",)
-PARQUET = "parquet"
-
-
-@dataclass(frozen=True)
-class Operator:
-    """An operator: its config, its launchers, its possible inputs and outputs, and its traits."""
-
-    name: str
-    config: type[OperatorConfig]
-    launchers: tuple[Launcher, ...]
-    """What can run it. A job uses a runtime with one of these launchers; the first one by default."""
-    check_outputs: Callable[[tuple[str, ...]], str | None]
-    """Return why the names of the outputs are invalid; None: they are valid."""
-    check_inputs: Callable[[tuple[str, ...]], str | None] = lambda inputs: None
-    """Return why the names of the inputs are invalid; None: they are valid."""
-    update_strategies: tuple[str, ...] = ("replace",)
-    needs_udf: bool = False
-    """Whether it runs a user-defined function, which the job names in `udf`."""
-    needs_buffered_outputs: bool = False
-    """Whether its outputs must be buffered datasets: untrusted code never writes to Postgres."""
-    never_ends: bool = False
-    """Whether it runs until it is stopped. Such a task does not use a slot of its worker."""
-    can_invalidate_inputs: bool = False
-    """Whether it checks its inputs and may report defects, which invalidates them."""
-    forwards_scopes: bool = False
-    """Whether it only forwards block ranges to its consumers and writes no rows."""
-    writes_nothing: bool = False
-    """Whether it publishes no partition: its output only shows which scopes it has processed."""
-    needs_ranges: bool = False
-    """Whether each task needs a block range, which ticks and payloads do not have."""
-    repartitions: bool = False
-    """Whether it accepts inputs with partitions of different sizes and writes its own `size`."""
-    writes_tables: bool = False
-    """Whether its outputs are tables of Postgres data, whatever the update strategy."""
-    runs_sql: bool = False
-    """Whether its config has a `sql` query, which Spark can check before a deploy."""
-    has_format: bool = False
-    """Whether its config has a `format`, the format of the files that it writes."""
-    columns: Callable[[str], tuple[DescribedColumn, ...]] = lambda output: ()
-    """Return the columns of an output, if every job of the operator writes the same ones."""
-    optional_columns: Callable[[str], tuple[DescribedColumn, ...]] = lambda output: ()
-    """Return the columns that a job may add to `columns`."""
-    comments: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Comments of columns, by name, if jobs of the operator write different columns."""
-    keeps_columns: bool = False
-    """Whether it writes the rows of its first input with the same columns."""
-    is_implicit: bool = False
-    """Whether the platform assigns it to jobs. DAG files cannot name it."""
-
-    @property
-    def is_for_workers(self) -> bool:
-        """Whether Spark workers run it, with the module of `spark.operators` that has its name."""
-        return "spark" in self.launchers
-
-    def output_format(self, config: Mapping[str, Any]) -> str:
-        """Return the format of the files that a job with this config writes."""
-        return str(config.get("format", PARQUET)) if self.has_format else PARQUET
+_PROCESS: tuple[Launcher, ...] = ("process",)
+_ISOLATED: tuple[Launcher, ...] = ("sandbox", "lambda")
 
 
 _CHAIN = ("blocks", "transactions", "logs")
 _TABLES = (*_CHAIN, "traces", "withdrawals", "uncles")
-
-
-def _one_output(outputs: tuple[str, ...]) -> str | None:
-    return None if len(outputs) == 1 else "must be exactly one"
-
-
-def _some_outputs(outputs: tuple[str, ...]) -> str | None:
-    return None if outputs else "must be at least one"
-
-
-def _some_inputs(inputs: tuple[str, ...]) -> str | None:
-    return None if inputs else "must be at least one"
-
-
-def _one_input(inputs: tuple[str, ...]) -> str | None:
-    return None if len(inputs) == 1 else "must be exactly one"
 
 
 def _two_inputs(inputs: tuple[str, ...]) -> str | None:
@@ -234,17 +190,17 @@ def _optional_columns(output: str) -> tuple[DescribedColumn, ...]:
 
 
 _BOTH = ("replace", "append")
-OPERATORS: dict[str, Operator] = {
+_SHIPPED: dict[str, Operator] = {
     op.name: op
     for op in (
         Operator(
-            "source", NoConfig, ("dispatcher",), _one_output, forwards_scopes=True, is_implicit=True
+            "source", NoConfig, ("dispatcher",), one_output, forwards_scopes=True, is_implicit=True
         ),
         Operator(
             "range_splitter",
             SplitConfig,
             ("dispatcher", *_SPARK),
-            _one_output,
+            one_output,
             forwards_scopes=True,
             needs_ranges=True,
             repartitions=True,
@@ -253,8 +209,8 @@ OPERATORS: dict[str, Operator] = {
             "range_aggregator",
             AggregateConfig,
             ("dispatcher",),
-            _one_output,
-            _one_input,
+            one_output,
+            one_input,
             forwards_scopes=True,
             needs_ranges=True,
             repartitions=True,
@@ -267,6 +223,7 @@ OPERATORS: dict[str, Operator] = {
             needs_ranges=True,
             columns=_chain_columns,
             optional_columns=_optional_columns,
+            takes_secrets=True,
         ),
         Operator(
             "block_follower",
@@ -277,54 +234,68 @@ OPERATORS: dict[str, Operator] = {
             writes_tables=True,
             columns=_chain_columns,
             optional_columns=_optional_columns,
+            takes_secrets=True,
         ),
         Operator(
-            "decode_logs", DecodeConfig, _SPARK, _some_outputs, _one_input, comments=LOG_COMMENTS
+            "decode_logs", DecodeConfig, _SPARK, some_outputs, one_input, comments=LOG_COMMENTS
         ),
         Operator(
             "erc20_transfers",
             TransfersConfig,
             _SPARK,
-            _one_output,
-            _one_input,
+            one_output,
+            one_input,
             comments=TRANSFER_COMMENTS,
         ),
-        Operator("enrich", EnrichConfig, _SPARK, _one_output, update_strategies=_BOTH),
-        Operator("sql", SqlConfig, _SPARK, _one_output, update_strategies=_BOTH, runs_sql=True),
-        Operator("query", QueryConfig, _SPARK, _one_output, runs_sql=True, has_format=True),
+        Operator("enrich", EnrichConfig, _SPARK, one_output, update_strategies=_BOTH),
+        Operator("sql", SqlConfig, _SPARK, one_output, update_strategies=_BOTH, runs_sql=True),
+        Operator("query", QueryConfig, _SPARK, one_output, runs_sql=True, has_format=True),
         Operator(
             "integrity_check",
             IntegrityConfig,
             _SPARK,
-            _one_output,
-            _one_input,
+            one_output,
+            one_input,
             can_invalidate_inputs=True,
             columns=lambda output: FINDINGS,
+            takes_secrets=True,
         ),
         Operator(
             "parquet_compact",
             CompactConfig,
             _SPARK,
-            _one_output,
+            one_output,
             needs_ranges=True,
             repartitions=True,
             keeps_columns=True,
+            takes_secrets=True,
         ),
         Operator(
             "udf",
             FunctionConfig,
-            _SANDBOX,
-            _some_outputs,
-            _some_inputs,
+            _ISOLATED,
+            some_outputs,
             update_strategies=("append",),
             needs_udf=True,
             needs_buffered_outputs=True,
         ),
         Operator(
+            "alert_evaluate",
+            AlertConfig,
+            _ISOLATED,
+            one_output,
+            some_inputs,
+            update_strategies=("append",),
+            needs_udf=True,
+            needs_buffered_outputs=True,
+            published_as="alert_events",
+        ),
+        Operator("native", NativeConfig, _PROCESS, some_outputs, takes_secrets=True),
+        Operator(
             "hot_trim",
             TrimConfig,
             _SPARK,
-            _one_output,
+            one_output,
             _two_inputs,
             needs_ranges=True,
             repartitions=True,
@@ -332,6 +303,9 @@ OPERATORS: dict[str, Operator] = {
         ),
     )
 }
+PACKAGED = load_packaged(_SHIPPED)
+"""The operators of other packages that are installed beside the platform."""
+OPERATORS: dict[str, Operator] = {**_SHIPPED, **PACKAGED.operators}
 NAMEABLE = sorted(op.name for op in OPERATORS.values() if not op.is_implicit)
 """The operators that a DAG file can name."""
 FORWARDERS = frozenset(op.name for op in OPERATORS.values() if op.forwards_scopes)

@@ -83,6 +83,10 @@ class Runtimes:
             n for kind in launchers for n, entry in self.entries.items() if entry.launcher == kind
         ]
 
+    def lambda_slots(self) -> dict[str, int]:
+        """Return the slots of each runtime whose tasks the Dispatcher starts by an invocation."""
+        return {n: entry.slots for n, entry in self.entries.items() if entry.launcher == "lambda"}
+
     def queue_of(self, runtime: str) -> str:
         """Return the queue of a runtime. A runtime that was removed keeps its own name."""
         entry = self.entries.get(runtime)

@@ -323,7 +323,7 @@ class JobSection(Section):
     )
     secrets: list[Identifier] = Field(
         [],
-        description="Names of the secrets that the operator receives. No shipped operator takes any.",
+        description="Names of the secrets that the operator receives, on trusted runtimes only.",
     )
     udf: UdfSection | None = None
     checks: list[CheckSection] = Field(

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 from psycopg import DataError, sql
 from psycopg.errors import NotNullViolation
 
 from trace_etl.data import hot_tables
-from trace_etl.data.columns import arrow_schema, cast_batch
+from trace_etl.data.columns import arrow_schema, cast_batch, is_wider_or_equal
 from trace_etl.data.connection import Conn, connect, transaction
-from trace_etl.data.errors import KeyMissing, StaleWriter, ValueRefused
+from trace_etl.data.errors import ColumnsChanged, KeyMissing, StaleWriter, ValueRefused
 
 _POSITION = ("block_number", "transaction_index", "log_index")
 
@@ -36,11 +37,17 @@ class AppendTarget:
 def create_staging(conn: Conn, target: AppendTarget) -> AppendTarget:
     """Create the output's table if it is missing, and an empty staging table for the attempt.
 
-    Returns the target with the column types of the table: an older table may have wider types.
+    Adds new columns to the table; existing rows have null in them. Returns the target with the column
+    types of the table: an older table may have wider types. Raises ColumnsChanged.
     """
     hot_tables.ensure_table(conn, target.table, target.schema, key=target.key)
-    stored_types = dict(hot_tables.list_columns(conn, target.table))
-    columns = [(name, stored_types[name]) for name in target.schema.names]
+    stored = arrow_schema(hot_tables.list_columns(conn, target.table))
+    added = [field for field in target.schema if field.name not in stored.names]
+    _require_columns(target, stored)
+    for column in added:
+        hot_tables.add_column(conn, target.table, column)
+    kinds = {field.name: field.type for field in (*stored, *added)}
+    schema = pa.schema([(name, kinds[name]) for name in target.schema.names])
     for attempt in range(1, target.attempt + 1):  # drop the staging tables of killed workers
         drop_staging(conn, replace(target, attempt=attempt))
     conn.execute(
@@ -48,7 +55,24 @@ def create_staging(conn: Conn, target: AppendTarget) -> AppendTarget:
             sql.Identifier(target.staging), sql.Identifier(target.table)
         )
     )
-    return replace(target, schema=arrow_schema(columns))
+    return replace(target, schema=schema)
+
+
+def _require_columns(target: AppendTarget, stored: Any) -> None:
+    """Check that the rows of the table stay as they are. Raises ColumnsChanged."""
+    for column in stored:
+        position = target.schema.get_field_index(column.name)
+        if position < 0:
+            raise ColumnsChanged(
+                f"the result no longer has the column {column.name}, which rows of the table have; "
+                f"select it, for example as CAST(NULL AS {column.type}), or publish another output"
+            )
+        given = target.schema.field(position).type
+        if not is_wider_or_equal(column.type, given):
+            raise ColumnsChanged(
+                f"column {column.name} is {given} now, but the table has {column.type}; CAST it, or give "
+                "the column another name: new columns are added to the table"
+            )
 
 
 def drop_staging(conn: Conn, target: AppendTarget) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 from psycopg import sql
+from psycopg.errors import UniqueViolation
 
 from trace_etl.dag.column_types import FullType, buffered_form
 from trace_etl.data import hot_tables
@@ -19,6 +20,7 @@ CURSOR = "_cursor"
 """The column with the number of the batch that last changed the row. Readers read a range of it."""
 _PUBLISHED = "_published"
 _ORG = "org_id"
+_SAMPLE_KEYS = 32
 _JSON_VERSION = b"\x01"  # the first byte of a jsonb value in a binary COPY
 _compute: Any = pc  # its functions have no types
 
@@ -59,6 +61,9 @@ _FIND_BATCHES = """
 SELECT publish_id, row_count, cursor_value FROM buffer_batches WHERE publish_id = ANY(%s)
 """
 _RECORD_BATCHES = """
+WITH moved AS (
+    UPDATE buffer_cursors SET cursor_value = %(last)s WHERE dataset_version = %(dataset_version)s
+)
 INSERT INTO buffer_batches (publish_id, dataset_version, cursor_value, row_count)
 SELECT r.publish_id, %(dataset_version)s, r.cursor_value, r.row_count
   FROM unnest(%(ids)s::uuid[], %(cursors)s::bigint[], %(rows)s::bigint[])
@@ -70,13 +75,16 @@ DELETE FROM buffer_batches WHERE publish_id IN (
      ORDER BY sunk_at LIMIT 1000 FOR UPDATE SKIP LOCKED)
 """
 # The row stays locked until the batches are committed, so a reader that sees a number sees all earlier ones.
-_NEXT_CURSORS = """
-INSERT INTO buffer_cursors AS c (dataset_version, cursor_value) VALUES (%(version)s, %(count)s)
-ON CONFLICT (dataset_version) DO UPDATE SET cursor_value = c.cursor_value + excluded.cursor_value
-RETURNING cursor_value
+_LOCK_CURSOR = "SELECT cursor_value FROM buffer_cursors WHERE dataset_version = %s FOR UPDATE"
+_CREATE_CURSOR = """
+INSERT INTO buffer_cursors (dataset_version, cursor_value) VALUES (%s, 0)
+ON CONFLICT (dataset_version) DO NOTHING
 """
 
 
+_HAS_KEYS = sql.SQL("""
+SELECT EXISTS (SELECT FROM unnest({arrays}) AS k ({key}) JOIN {table} USING ({key}))
+""")
 _UPSERT_UNIQUE = sql.SQL("""
 INSERT INTO {table} AS t ({names}) SELECT {names} FROM {staging}
 ON CONFLICT ({key}) DO UPDATE SET {rest} WHERE t.{no} <= excluded.{no}
@@ -96,6 +104,12 @@ def find_written_batches(conn: Conn, publish_ids: Sequence[UUID]) -> dict[UUID, 
     return {publish_id: WrittenBatch(*result) for publish_id, *result in rows}
 
 
+def delete_old_records(conn: Conn) -> None:
+    """Delete records that are too old for their batch to be delivered again, in bounded steps."""
+    while conn.execute(_DELETE_OLD_RECORDS).rowcount:
+        pass
+
+
 def write_batches(
     conn: Conn, table: BufferTable, batches: Sequence[RowBatch], *, is_prepared: bool = False
 ) -> dict[UUID, WrittenBatch]:
@@ -106,19 +120,12 @@ def write_batches(
     """
     if not is_prepared:
         ensure_table(conn, table)
-    conn.execute(_DELETE_OLD_RECORDS)
-    filled_count = sum(batch.rows.num_rows > 0 for batch in batches)
-    values = {"version": table.dataset_version, "count": filled_count}
-    row = conn.execute(_NEXT_CURSORS, values).fetchone()
-    assert row is not None
-    last = int(row[0])
-    # Check under the cursor's lock: another sink may have written a batch meanwhile.
-    written = find_written_batches(conn, [batch.publish_id for batch in batches])
+    last, written = _lock_cursor(conn, table, [batch.publish_id for batch in batches])
     new = sorted(
         (batch for batch in batches if batch.publish_id not in written), key=lambda b: b.publish_no
     )
     filled = [batch for batch in new if batch.rows.num_rows]
-    cursors = {batch.publish_id: last - len(filled) + n for n, batch in enumerate(filled, 1)}
+    cursors = {batch.publish_id: last + n for n, batch in enumerate(filled, 1)}
     if filled:
         _upsert(conn, table, [_complete_rows(table, b, cursors[b.publish_id]) for b in filled])
     results = {
@@ -128,12 +135,29 @@ def write_batches(
     if new:
         recorded = {
             "dataset_version": table.dataset_version,
+            "last": last + len(filled),
             "ids": list(results),
             "cursors": [result.cursor for result in results.values()],
             "rows": [result.row_count for result in results.values()],
         }
         conn.execute(_RECORD_BATCHES, recorded)
     return {**written, **results}
+
+
+def _lock_cursor(
+    conn: Conn, table: BufferTable, publish_ids: Sequence[UUID]
+) -> tuple[int, dict[UUID, WrittenBatch]]:
+    """Lock the table's cursor. Returns its value, and the batches that are already written.
+
+    The second statement runs under the lock: another sink may have written a batch meanwhile.
+    """
+    while True:
+        with conn.pipeline():
+            locked = conn.execute(_LOCK_CURSOR, (table.dataset_version,))
+            found = conn.execute(_FIND_BATCHES, (list(publish_ids),))
+        if row := locked.fetchone():
+            return row[0], {publish_id: WrittenBatch(*result) for publish_id, *result in found}
+        conn.execute(_CREATE_CURSOR, (table.dataset_version,))
 
 
 def ensure_table(conn: Conn, table: BufferTable) -> None:
@@ -241,6 +265,9 @@ def _prefix_json(column: Any) -> Any:
 
 
 def _upsert(conn: Conn, target: BufferTable, batches: list[Any]) -> None:
+    is_unique = _has_unique_keys(batches, target.key)
+    if is_unique and _insert(conn, target, batches):
+        return
     hot_tables.copy_rows(conn, target.staging, batches)
     names = batches[0].schema.names
     other_columns = [name for name in names if name not in target.key]
@@ -248,7 +275,7 @@ def _upsert(conn: Conn, target: BufferTable, batches: list[Any]) -> None:
         sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in other_columns
     ]
     # The cursor's lock keeps other batches of the table away, so that two upserts cannot deadlock.
-    query = _UPSERT_UNIQUE if _has_unique_keys(batches, target.key) else _UPSERT_LAST
+    query = _UPSERT_UNIQUE if is_unique else _UPSERT_LAST
     conn.execute(
         query.format(
             table=sql.Identifier(target.table),
@@ -259,6 +286,40 @@ def _upsert(conn: Conn, target: BufferTable, batches: list[Any]) -> None:
             no=sql.Identifier(_PUBLISHED),
         )
     )
+
+
+def _insert(conn: Conn, target: BufferTable, batches: list[Any]) -> bool:
+    """Insert rows with new keys: without staging and comparing. Returns False if a key is not new.
+
+    A sample of the keys is looked up first: a batch that is published again shows there. The cursor's
+    lock keeps other writers away, so a sample of all keys is certain.
+    """
+    keys: Any = pa.Table.from_batches([batch.select(list(target.key)) for batch in batches])
+    sample = keys.take(list(range(0, keys.num_rows, -(-keys.num_rows // _SAMPLE_KEYS))))
+    if _has_key(conn, target, sample):
+        return False
+    if sample.num_rows == keys.num_rows:
+        hot_tables.copy_rows(conn, target.table, batches)
+        return True
+    try:
+        with conn.transaction():
+            hot_tables.copy_rows(conn, target.table, batches)
+    except UniqueViolation:  # the sample missed the keys that the table has
+        return False
+    return True
+
+
+def _has_key(conn: Conn, target: BufferTable, keys: Any) -> bool:
+    """Whether the table has a row with one of the keys."""
+    types = {name: kind for name, kind, _ in _stored_columns(target)}
+    arrays = [sql.SQL("%s::{}[]").format(_type_sql(types[name])) for name in target.key]
+    query = _HAS_KEYS.format(
+        table=sql.Identifier(target.table),
+        key=_join_names(target.key),
+        arrays=sql.SQL(", ").join(arrays),
+    )
+    row = conn.execute(query, [column.to_pylist() for column in keys.columns]).fetchone()
+    return row is not None and row[0]
 
 
 def _has_unique_keys(batches: list[Any], key: Sequence[str]) -> bool:

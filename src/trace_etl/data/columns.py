@@ -64,6 +64,19 @@ def full_postgres_type(declared: FullType) -> str:
     return f"{declared.kind.postgres}{digits}{'[]' if declared.is_array else ''}"
 
 
+def is_wider_or_equal(stored: _Type, given: _Type) -> bool:
+    """Whether a column of the stored type holds every value of the given type unchanged."""
+    if kinds.is_list(stored) and kinds.is_list(given):
+        return is_wider_or_equal(stored.value_type, given.value_type)
+    if kinds.is_decimal128(stored) and kinds.is_decimal128(given):
+        whole = stored.precision - stored.scale >= given.precision - given.scale
+        return whole and stored.scale >= given.scale
+    for family in (kinds.is_signed_integer, kinds.is_floating):
+        if family(stored) and family(given):
+            return stored.bit_width >= given.bit_width
+    return stored == given
+
+
 def cast_batch(batch: Any, schema: Any) -> Any:
     """Cast a batch of the driver, which reads numerics as text, to the table's types."""
     return batch if batch.schema == schema else batch.cast(schema)

@@ -15,6 +15,10 @@ class ValueRefused(TraceError, code="value_refused"):
     """A column of the table cannot store a value."""
 
 
+class ColumnsChanged(TraceError, code="columns_changed"):
+    """The columns of a result do not fit those of its table. Only new columns can be added."""
+
+
 class StaleWriter(TraceError, code="lease_lost"):
     """A later attempt has taken over, so this attempt must not write."""
 

@@ -46,6 +46,13 @@ def ensure_table(conn: Conn, table: str, schema: Any, key: Sequence[str] = _KEY)
     grant_read(conn, table)
 
 
+def add_column(conn: Conn, table: str, field: Any) -> None:
+    """Add a nullable column of an Arrow field. Existing rows have null in it."""
+    kind = sql.SQL(cast("LiteralString", postgres_type(field.type)))
+    query = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}")
+    conn.execute(query.format(sql.Identifier(table), sql.Identifier(field.name), kind))
+
+
 def list_columns(conn: Conn, table: str) -> list[tuple[str, str]]:
     """List the columns with their Postgres types. The list is empty if the table does not exist."""
     quoted = sql.Identifier(table).as_string(None)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trace_etl import __version__
@@ -50,6 +50,14 @@ def new_app(
     app.add_api_route("/healthz", healthz, methods=["GET"], tags=["health"])
     _serve_document(app)
     return app
+
+
+def add_routes(app: FastAPI, router: APIRouter) -> None:
+    """Add the routes of a router.
+
+    `include_router` would build them a second time during the first request, which blocks all others.
+    """
+    app.router.routes.extend(router.routes)
 
 
 def _serve_document(app: FastAPI) -> None:

@@ -1,9 +1,10 @@
 """Client of the Dispatcher's internal API, for workers: HTTPS calls with retries."""
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -101,12 +102,34 @@ class DispatcherClient(DispatcherConnection):
     ) -> bodies.Claimed | bodies.NotClaimed:
         """Claim a task, with retries. Raises Refused, Unreachable."""
         body = bodies.Claim(task_id=task_id, worker_id=worker_id).model_dump_json()
+        reply = self._retry(lambda: self._post_as_worker("/internal/task-claim", body), stop)
+        return _CLAIM_REPLY.validate_json(reply)
 
-        def claim() -> bytes:
-            headers = {"X-Trace-Worker-Token": self._worker_token()}
-            return self._post("/internal/task-claim", body, headers)
+    def claim_many(
+        self, task_ids: Sequence[UUID], worker_id: str, stop: Event
+    ) -> dict[UUID, bodies.Claimed]:
+        """Claim tasks, with retries. Returns the claimed ones by id. Raises Refused, Unreachable."""
+        body = bodies.ClaimMany(task_ids=list(task_ids), worker_id=worker_id)
+        text = body.model_dump_json(exclude_unset=True)
+        reply = self._retry(lambda: self._post_as_worker("/internal/task-claim-many", text), stop)
+        claimed = bodies.ClaimedMany.model_validate_json(reply).claimed
+        return {item.task.task_id: item for item in claimed}
 
-        return _CLAIM_REPLY.validate_json(self._retry(claim, stop))
+    def complete_many(
+        self, completions: list[bodies.CompleteWithToken], stop: Event
+    ) -> list[Refused | None]:
+        """Report the ends of attempts, with retries. Returns the refusal of each, or None.
+
+        Raises Refused, Unreachable.
+        """
+        text = bodies.CompleteMany(completions=completions).model_dump_json()
+        path = "/internal/task-complete-many"
+        reply = self._retry(lambda: self._post_as_worker(path, text), stop)
+        results = bodies.CompletedMany.model_validate_json(reply).results
+        return [
+            _read_refusal(result.problem) if isinstance(result, bodies.CompleteRefused) else None
+            for result in results
+        ]
 
     def heartbeat(
         self, fence: bodies.Fenced, token: str, timeout: float
@@ -146,6 +169,9 @@ class DispatcherClient(DispatcherConnection):
         headers = {"X-Trace-Task-Capability": token}
         self._post("/v1/task/logs", body.model_dump_json(), headers, timeout)
 
+    def _post_as_worker(self, path: str, body: str) -> bytes:
+        return self._post(path, body, {"X-Trace-Worker-Token": self._worker_token()})
+
     def pause_after(self, failures: int) -> float:
         """Return the seconds to wait before the next try."""
         return self._backoff.seconds(failures)
@@ -173,8 +199,12 @@ def _fence_json(fence: bodies.Fenced) -> str:
 
 
 def _make_refusal(reply: httpx.Response) -> Refused:
-    problem: dict[str, object] = reply.json()
-    return Refused(reply.status_code, str(problem.get("code")), str(problem.get("detail")))
+    return _read_refusal({**reply.json(), "status": reply.status_code})
+
+
+def _read_refusal(problem: Mapping[str, Any]) -> Refused:
+    code, detail = str(problem.get("code")), str(problem.get("detail"))
+    return Refused(int(problem.get("status", 409)), code, detail)
 
 
 def token_reader(path: Path) -> Callable[[], str]:

@@ -37,16 +37,25 @@ def render_comment(text: str) -> bytes:
 
 
 class EventStream(Response):
-    """Send what `chunks` yields until it ends, the client disconnects, or the client is too slow."""
+    """Send what `chunks` yields until it ends, the client disconnects, or the client is too slow.
+
+    `on_end` is called after that, also if nothing was sent.
+    """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, chunks: AsyncIterator[bytes], *, slow_after: float, status_code: int = 200
+        self,
+        chunks: AsyncIterator[bytes],
+        *,
+        slow_after: float,
+        on_end: Callable[[], None],
+        status_code: int = 200,
     ) -> None:
         super().__init__(status_code=status_code)
         self._chunks = chunks
         self._slow_after = slow_after
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         abort: Callable[[], None] | None = scope.get("extensions", {}).get(ABORT)
@@ -61,6 +70,7 @@ class EventStream(Response):
             if abort is not None:
                 abort()
         finally:
+            self._on_end()
             await _cancel(sending, disconnect)
             await _close(self._chunks)
 

@@ -1,4 +1,4 @@
-"""Run several HTTPS listeners in one process until a stop signal arrives."""
+"""Run several HTTP listeners in one process until a stop signal arrives."""
 
 import asyncio
 import contextlib
@@ -77,16 +77,16 @@ def stop_on_signals() -> asyncio.Event:
 async def serve(
     listeners: list[Listener],
     *,
-    tls: Tls,
+    tls: Tls | None,
     stop: asyncio.Event,
     limits: ConnectionLimits | None = None,
 ) -> None:
-    """Serve all listeners until `stop` is set, then finish running requests.
+    """Serve all listeners until `stop` is set, then finish running requests. Without TLS: plain HTTP.
 
     Raises CannotListen before serving if an address is taken.
     """
     limits = fit_to_descriptors(limits or ConnectionLimits(), len(listeners))
-    context = tls.load()
+    context = tls.load() if tls else None
     sockets = [bind(listener.host, listener.port) for listener in listeners]
     async with asyncio.TaskGroup() as group:
         for listener, sock in zip(listeners, sockets, strict=True):
@@ -98,7 +98,7 @@ async def _serve_rpc(
     listener: Listener,
     sock: socket.socket,
     limits: ConnectionLimits,
-    tls: ssl.SSLContext,
+    tls: ssl.SSLContext | None,
     stop: asyncio.Event,
 ) -> None:
     app = cast("RpcApp", listener.app)
@@ -116,7 +116,7 @@ async def _serve_asgi(
     listener: Listener,
     sock: socket.socket,
     limits: ConnectionLimits,
-    tls: ssl.SSLContext,
+    tls: ssl.SSLContext | None,
     stop: asyncio.Event,
 ) -> None:
     server = _Server(_config(cast("ASGIApp", listener.app), limits), sock, limits, tls, stop)
@@ -134,7 +134,7 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         sock: socket.socket,
         limits: ConnectionLimits,
-        tls: ssl.SSLContext,
+        tls: ssl.SSLContext | None,
         stop: asyncio.Event,
     ) -> None:
         super().__init__(config)

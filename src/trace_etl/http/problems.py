@@ -176,10 +176,11 @@ async def _handle_trace_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _handle_malformed_request(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return problem_response(_malformed(error))
+    return problem_response(explain_malformed(error))
 
 
-def _malformed(error: RequestValidationError) -> Invalid:
+def explain_malformed(error: RequestValidationError) -> Invalid:
+    """Return the faults of a request that has wrong fields."""
     faults = error.errors()
     broken = [e for e in faults if e["type"] == "json_invalid"]
     # Replace the location: FastAPI reports an offset inside the broken JSON instead of a field.

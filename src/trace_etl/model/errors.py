@@ -42,6 +42,10 @@ class NotFound(TraceError, code="not_found"):
     """The requested object does not exist."""
 
 
+class UseCredentials(NotFound, code="use_credentials"):
+    """Objects are not served here: the caller needs credentials of the object store."""
+
+
 class MethodNotAllowed(TraceError, code="method_not_allowed"):
     """The path exists, but does not support this HTTP method."""
 
@@ -80,6 +84,10 @@ class Conflict(TraceError, code="conflict"):
 
 class NameInUse(Conflict, code="name_in_use"):
     """Jobs of other DAGs read a published name that would disappear."""
+
+
+class RowsLost(Conflict, code="rows_lost"):
+    """A deploy would replace a table by one without rows that cannot be made again."""
 
 
 class LeaseLost(Conflict, code="lease_lost"):

@@ -1,7 +1,7 @@
 """Tasks, attempts and leases."""
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 
@@ -29,6 +29,10 @@ class Cause(StrEnum):
     LEASE_EXPIRED = "lease_expired"
     HARD_TIMEOUT = "hard_timeout"
     WORKER_GONE = "worker_gone"
+
+
+Isolation = Literal["namespaces", "lambda"]
+"""How untrusted code is isolated: in a sandbox of its own, or in one that it keeps between tasks."""
 
 
 class Fence(NamedTuple):

@@ -10,7 +10,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -31,7 +31,9 @@ from trace_etl.objects.store import Deleted, ObjectInfo, check_key
 if TYPE_CHECKING:
     from obstore.store import LocalStore
 
-_BUCKET = "trace"  # shared: the ids of datasets and tasks differ between organisations
+_BUCKET = "trace"
+_FIRST_ORG = UUID("00000000-0000-0000-0000-000000000001")
+"""The organisation that every stack has. Its objects keep the place they had before there were others."""
 _NOT_A_FILE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENAMETOOLONG}
 
 
@@ -50,7 +52,14 @@ class FileStore:
         return self.root.as_uri()
 
     def org_root(self, org_id: UUID) -> str:
-        return _BUCKET
+        return _BUCKET if org_id == _FIRST_ORG else f"{_BUCKET}-{org_id}"
+
+    def make_org_directory(self, org_id: UUID) -> Path:
+        """Create the directory of an organisation, for processes that may use nothing else."""
+        directory = self.path(self.org_root(org_id))
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _sync(self.root)
+        return directory
 
     def get(self, key: str) -> bytes:
         with _read_errors(key):
@@ -333,7 +342,9 @@ def _sync_directories(root: Path, path: Path) -> None:
     for directory in path.parents:
         if directory == root:
             return
-        _sync_entry(directory)
+        with suppress(PermissionError) if directory.parent == root else nullcontext():
+            # A process that may use one organisation's directory only did not create that directory.
+            _sync_entry(directory)
 
 
 @lru_cache(1024)

@@ -18,6 +18,8 @@ class ExistingPartition:
     is_cured: bool
     """Whether its inputs were pinned after the invalidation that the new output repairs."""
     content_hash: str | None = None
+    is_provisional: bool = False
+    """Whether it has blocks that were not final when they were read."""
 
 
 class CommitDecision(Enum):
@@ -29,6 +31,8 @@ class CommitDecision(Enum):
     """Keep the committed partition: it is at least as new as the output."""
     RUN_AGAIN = "run_again"
     """Run the scope again: a committed partition inside it is newer than the output."""
+    CONFIRM = "confirm"
+    """Keep the committed partition: the output has the same rows, and its blocks are final."""
     OVERLAP = "overlap"
     """Reject the output: it covers only a part of a committed partition."""
 
@@ -39,14 +43,19 @@ def decide_commit(
     existing: Sequence[ExistingPartition],
     *,
     follows: bool = False,
+    final_hash: str | None = None,
 ) -> CommitDecision:
     """Decide whether a new output is committed. An older output never replaces a newer one.
 
     An output that `follows` a cursor was computed from all blocks up to that cursor. Committed
     partitions of the same blocks are equivalent to it, no matter which attempt read its inputs first.
+    `final_hash` is the content hash of an output whose blocks are final.
     """
     same = [e for e in existing if e.partition_key == partition_key]
     if same:
+        is_known = final_hash is not None and same[0].content_hash == final_hash
+        if is_known and same[0].is_provisional and not same[0].is_newer:
+            return CommitDecision.CONFIRM
         return CommitDecision.SUPERSEDED if same[0].is_newer else CommitDecision.COMMIT
     if span is None:
         return CommitDecision.COMMIT

@@ -1,7 +1,7 @@
 """Plan what a deploy does. The CLI prints the plan, `state` executes it."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from trace_etl.model.dag import Dag, Job
@@ -75,6 +75,8 @@ class PlannedJob:
     """Why its outputs get a new generation: its changed fields, or changed jobs upstream."""
     rebuild: dict[str, GenerationContents]
     """The contents of the old generation that the new one must cover, by output."""
+    loses_rows: bool = False
+    """Whether rows of past ticks, which do not run again, are only in the old generation."""
 
     @property
     def has_new_generation(self) -> bool:
@@ -135,6 +137,11 @@ class DeployPlan:
         return {name.name: name.readers for name in self.names if name.readers and not name.after}
 
     @property
+    def losing_rows(self) -> list[str]:
+        """Jobs whose new generation lacks appended rows that cannot be made again."""
+        return [job.name for job in self.jobs if job.loses_rows]
+
+    @property
     def is_empty(self) -> bool:
         return not (self.names or self.added_columns) and all(
             job.action == "keep" for job in self.jobs
@@ -154,11 +161,37 @@ def plan_deploy(
         for job in dag.jobs
         if job.name not in before or before[job.name].generation != generations[job.name]
     }
-    jobs = [_plan_job(job, before.get(job.name), generations, changed) for job in dag.jobs]
+    planned = [_plan_job(job, before.get(job.name), generations, changed) for job in dag.jobs]
+    appending = _find_tables_of_ticks(dag)
+    jobs = [
+        replace(job, loses_rows=job.action == "build" and job.name in appending) for job in planned
+    ]
     names = {job.name for job in dag.jobs}
     removed = [name for name, old in before.items() if name not in names and old.active]
     jobs += [PlannedJob(name, "removed", "retire", None, [], [], {}) for name in sorted(removed)]
     return DeployPlan(jobs, _plan_names(before, published, dag, readers or {}))
+
+
+def _find_tables_of_ticks(dag: Dag) -> set[str]:
+    """Return the jobs that append rows for each tick of a schedule, to a table of their own."""
+    ticks = {job.name for job in dag.jobs if job.source and job.source.kind == "cron"}
+    buffered = {entry.job for entry in dag.publish if entry.write_mode == "buffered"}
+    return {
+        job.name
+        for job in dag.jobs
+        if job.update_strategy == "append"
+        and job.name not in buffered
+        and any(i.starts and i.job in ticks for i in job.inputs)
+    }
+
+
+def describe_lost_rows(jobs: Sequence[str]) -> str:
+    """Say which appended rows a deploy would lose, and how to keep them."""
+    return (
+        f"the rows that {', '.join(jobs)} appended for past ticks cannot be made again, and the new "
+        "generation starts without them: publish the output with `write_mode: buffered` and a `schema`, "
+        "which keeps rows and adds nullable columns, or allow losing them (--allow-breaking)"
+    )
 
 
 def describe_readers(readers: Mapping[str, list[str]]) -> str:

@@ -4,6 +4,7 @@ import structlog
 
 from trace_etl import logs
 from trace_etl.http.listeners import Listener, Tls, run, serve, stop_on_signals
+from trace_etl.process import keep_freed_memory
 from trace_etl.query.service import open_app
 from trace_etl.query.settings import QuerySettings
 
@@ -23,6 +24,7 @@ def main() -> None:
     """Serve queries until a signal stops the process."""
     cfg = QuerySettings()  # pyright: ignore[reportCallIssue] - filled from the environment
     logs.configure("query", cfg.log_level)
+    keep_freed_memory()
     run(_serve(cfg))
 
 

@@ -9,7 +9,7 @@ from trace_etl.model.errors import Forbidden
 from trace_etl.query.pins import Pin, pin_datasets
 from trace_etl.query.requests import TableReference
 from trace_etl.state.catalog import users
-from trace_etl.state.db.pool import Pool
+from trace_etl.state.db.pool import StateReader
 
 
 class QueryAccess(Protocol):
@@ -20,7 +20,7 @@ class QueryAccess(Protocol):
         """The name under which the caller's queries share slots."""
         ...
 
-    async def pin(self, pool: Pool, tables: list[TableReference]) -> list[Pin]:
+    async def pin(self, state: StateReader, tables: list[TableReference]) -> list[Pin]:
         """Pin the datasets that a query names. Raises Invalid or Forbidden."""
         ...
 
@@ -37,14 +37,13 @@ class UserAccess:
     def slot_key(self) -> str:
         return f"{self.org_id}/{self.name}"
 
-    async def pin(self, pool: Pool, tables: list[TableReference]) -> list[Pin]:
-        return await pin_datasets(pool, self.org_id, self.role, tables)
+    async def pin(self, state: StateReader, tables: list[TableReference]) -> list[Pin]:
+        return await pin_datasets(state, self.org_id, self.role, tables)
 
 
-async def find_user(pool: Pool, user: User) -> UserAccess:
+async def find_user(state: StateReader, user: User) -> UserAccess:
     """Return the access of a verified user. Raises Forbidden if the user is not active."""
-    async with pool.connection() as conn:
-        role = await users.get_role(conn, user.org_id, user.name)
+    role = await state.read(lambda conn: users.get_role(conn, user.org_id, user.name))
     if role is None:
         raise Forbidden(f"user {user.name!r} is unknown or disabled")
     return UserAccess(user.org_id, user.name, role)

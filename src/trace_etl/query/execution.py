@@ -1,9 +1,10 @@
 """Check, pin and run a query in a query process, for any kind of caller."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +24,7 @@ from trace_etl.query.processes.pool import (
 )
 from trace_etl.query.requests import DatasetView, Params, QueryLimits, TableReference
 from trace_etl.query.streaming import PINNED_HEADER, ResultStream, limit_time
-from trace_etl.state.db.pool import Pool
+from trace_etl.state.db.pool import StateReader
 
 _URL_MARGIN_SECONDS = 60  # for the clocks of this machine and of the store
 _log = structlog.stdlib.get_logger()
@@ -48,7 +49,7 @@ class Query:
 class QueryExecutor:
     """Runs queries in processes, with limits for each query and slots shared between callers."""
 
-    pool: Pool
+    state: StateReader
     processes: QueryPool
     files: PinnedFiles
     slots: FairSlots
@@ -102,7 +103,8 @@ class QueryExecutor:
             self.processes.take(query.access.slot_key) as process,
             limit_time(query.seconds, query.stream_seconds) as clock,
         ):
-            tables = await process.check(query.sql, query.limits, query.params)
+            limits = replace(query.limits, threads=self._share_cores(query.limits.threads))
+            tables = await process.check(query.sql, limits, query.params)
             entry.name_tables(tables)
             pins = await self._pin(process, query, tables)
             entry.name_pins(pins)
@@ -112,7 +114,7 @@ class QueryExecutor:
             summary = await process.run(
                 query.sql,
                 views,
-                query.limits,
+                limits,
                 self.data_dsn,
                 send,
                 query.format,
@@ -124,15 +126,23 @@ class QueryExecutor:
         _log_answer(query, finished)
         return finished
 
+    def _share_cores(self, max_threads: int) -> int:
+        """Return the threads of a query that starts now: its part of the cores, at least one.
+
+        More threads than cores only make queries wait for each other.
+        """
+        cores = os.cpu_count() or 1
+        return max(1, min(max_threads, cores // max(1, self.processes.in_use)))
+
     async def _pin(
         self, process: QueryProcess, query: Query, tables: list[TableReference]
     ) -> list[Pin]:
-        pins = await query.access.pin(self.pool, tables)
+        pins = await query.access.pin(self.state, tables)
         if self.data_dsn is not None and any(pin.covered_blocks is not None for pin in pins):
             # Rows move from tables to partitions. The pin must be later than the snapshot, so that
             # it has every partition whose rows the snapshot no longer has.
             await process.open_snapshot(query.limits, self.data_dsn)
-            pins = await query.access.pin(self.pool, tables)
+            pins = await query.access.pin(self.state, tables)
         return pins
 
     async def make_views(self, pins: list[Pin], seconds: float) -> list[DatasetView]:
@@ -157,7 +167,7 @@ class FinishedQuery:
     def describe(self) -> dict[str, Any]:
         """Return the fields of the reply, apart from the rows."""
         pinned = [p.describe() for p in self.pins]
-        return {**asdict(self.summary), "elapsed_ms": self.elapsed_ms, "pinned": pinned}
+        return {**vars(self.summary), "elapsed_ms": self.elapsed_ms, "pinned": pinned}
 
 
 def _log_answer(query: Query, finished: FinishedQuery) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from trace_etl.dag.checks.publications import CHANGES
 from trace_etl.dag.operators import PARQUET
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.model.roles import may_read
@@ -17,13 +18,13 @@ from trace_etl.objects.store import ObjectStore, object_key
 from trace_etl.query.requests import DatasetView, TableReference
 from trace_etl.state.catalog import datasets
 from trace_etl.state.catalog.datasets import PublishedDataset
-from trace_etl.state.db.pool import Conn, Pool
-from trace_etl.state.db.snapshots import snapshot
-from trace_etl.state.partitions import partition_queries as partitions
-from trace_etl.state.partitions.partition_queries import Partition
+from trace_etl.state.db.pool import Conn, StateReader
+from trace_etl.state.db.snapshots import read_snapshot
+from trace_etl.state.feed import delivery_log
 
 _MAX_CACHED_PREFIXES = 100_000
 _FEW_PREFIXES = 32
+_MAX_CHANGES = 100_000  # about 60 MB while they are sent to a query process
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Pin:
     """The table in Postgres data with its rows, or with its newest rows. It may not exist."""
     covered_blocks: list[tuple[int, int]] | None = None
     """For a dataset with a hot part, the blocks of its partitions. The table has other blocks too."""
+    rows: list[list[Any]] | None = None
+    """All rows, if the Query Service reads them itself: those of the delivery log."""
     where: dict[str, Any] | None = None
     """The filter of an input: AND over its columns; a list means IN."""
 
@@ -52,12 +55,10 @@ class Pin:
         }
 
 
-def join_ranges(partitions: Iterable[Partition]) -> list[tuple[int, int]]:
+def join_ranges(blocks: Iterable[tuple[int | None, int | None]]) -> list[tuple[int, int]]:
     """Return the ranges of blocks of partitions, as few as possible. Partitions do not overlap."""
     ranges: list[tuple[int, int]] = []
-    for start, end in sorted(
-        (p.start, p.end) for p in partitions if p.start is not None and p.end is not None
-    ):
+    for start, end in sorted((s, e) for s, e in blocks if s is not None and e is not None):
         if ranges and start == ranges[-1][1] + 1:
             ranges[-1] = (ranges[-1][0], end)
         else:
@@ -66,18 +67,35 @@ def join_ranges(partitions: Iterable[Partition]) -> list[tuple[int, int]]:
 
 
 async def pin_datasets(
-    pool: Pool, org_id: UUID, role: str, tables: list[TableReference]
+    state: StateReader, org_id: UUID, role: str, tables: list[TableReference]
 ) -> list[Pin]:
-    """Pin every dataset that a user's query names, in one snapshot. Raises Invalid, Forbidden."""
-    async with snapshot(pool) as conn:
-        found = await datasets.list_published(conn, org_id, sorted({t.name for t in tables}))
-        published = {d.name for d in found}
-        unknown = [table for table in tables if table.name not in published]
-        if unknown:
-            known = await datasets.list_published_names(conn, org_id)
-            raise Invalid([table.fault(_explain_unknown(table.name, known)) for table in unknown])
-        _require_readable(found, role)
-        return [await _pin_dataset(conn, d) for d in found]
+    """Pin every dataset that a user's query names, at one moment. Raises Invalid, Forbidden."""
+
+    async def pin(conn: Conn) -> list[Pin]:
+        return await _pin_all(conn, org_id, role, tables)
+
+    async def pin_with_log(conn: Conn) -> list[Pin]:
+        async with read_snapshot(conn):
+            return await pin(conn)
+
+    if not tables:
+        return []
+    # Datasets are pinned by one statement; the log is read by another one.
+    has_log = any(table.name == CHANGES for table in tables)
+    return await state.read(pin_with_log if has_log else pin)
+
+
+async def _pin_all(conn: Conn, org_id: UUID, role: str, tables: list[TableReference]) -> list[Pin]:
+    found = await datasets.list_published(conn, org_id, sorted({t.name for t in tables}))
+    published = {d.name for d in found}
+    logs = [t for t in tables if t.name == CHANGES and t.name not in published]
+    unknown = [t for t in tables if t.name not in published and t not in logs]
+    if unknown:
+        known = await datasets.list_published_names(conn, org_id)
+        raise Invalid([table.fault(_explain_unknown(table.name, known)) for table in unknown])
+    _require_readable(found, role)
+    pins = [_make_pin(d) for d in found]
+    return pins + ([await _pin_changes(conn, org_id, role, logs[0])] if logs else [])
 
 
 def _require_readable(found: list[PublishedDataset], role: str) -> None:
@@ -93,20 +111,34 @@ def _require_readable(found: list[PublishedDataset], role: str) -> None:
         )
 
 
-async def _pin_dataset(conn: Conn, dataset: PublishedDataset) -> Pin:
-    found = await partitions.list_all_partitions(conn, dataset.dataset_version)
+def _make_pin(dataset: PublishedDataset) -> Pin:
     pin = Pin(
         dataset.name,
         dataset.dataset_version,
-        tuple(StorageRef(**p.storage_ref) for p in found),
-        found[-1].columns if found else [],
+        tuple(StorageRef(**ref) for _, _, ref in dataset.partitions),
+        dataset.columns or [],
     )
     if dataset.hot_dataset_uuid is not None and dataset.hot_dataset_version is not None:
         table = hot_table(dataset.hot_dataset_uuid, dataset.hot_dataset_version)
-        return replace(pin, table=table, covered_blocks=join_ranges(found))
-    if not found:
+        blocks = join_ranges((start, end) for start, end, _ in dataset.partitions)
+        return replace(pin, table=table, covered_blocks=blocks)
+    if not dataset.partitions:
         return replace(pin, table=hot_table(dataset.dataset_uuid, dataset.dataset_version))
     return pin
+
+
+async def _pin_changes(conn: Conn, org_id: UUID, role: str, table: TableReference) -> Pin:
+    """Pin the delivery log of all datasets that the role may read. Raises Invalid if it is too long."""
+    roles = await datasets.list_read_roles(conn, org_id)
+    readable = [name for name, read_roles in roles.items() if may_read(role, read_roles)]
+    log = await delivery_log.list_changes(conn, org_id, readable, limit=_MAX_CHANGES + 1)
+    if len(log.rows) > _MAX_CHANGES:
+        rule = f"has more than {_MAX_CHANGES:,} changes, too many for a query"
+        raise Invalid(
+            [table.fault(f"{CHANGES} {rule}; `trace changes DATASET` reads all of one dataset")]
+        )
+    columns = [{"name": name, "type": kind} for name, kind in delivery_log.COLUMNS]
+    return Pin(CHANGES, log.log_id, (), columns, rows=log.rows)
 
 
 def _explain_unknown(name: str, known: list[str]) -> str:
@@ -178,6 +210,7 @@ class PinnedFiles:
             pin.covered_blocks or [],
             pin.where or {},
             has_various,
+            pin.rows,
             formats.pop(),
         )
 

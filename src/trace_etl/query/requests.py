@@ -36,6 +36,8 @@ class DatasetView:
     """The filter of an input: AND over its columns; a list means IN."""
     has_various_columns: bool = False
     """Whether files differ in their columns. A file without a column has nulls in it."""
+    rows: list[list[Any]] | None = None
+    """The rows of a table that the Query Service has read itself, in the order of `columns`."""
     format: str = "parquet"
     """The format of the files: `parquet`, `csv` or `json` (lines of JSON)."""
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from trace_etl.api.body import Name
 from trace_etl.api.user.data.query import MAX_ROWS, DatasetSnapshot, QueryReply, QueryRequest
-from trace_etl.http.app import new_app
+from trace_etl.http.app import add_routes, new_app
 from trace_etl.http.client_connection import (
     CLIENT_CLOSED_REQUEST,
     ClientDisconnected,
@@ -28,6 +29,7 @@ from trace_etl.query import metrics
 from trace_etl.query.access import find_user
 from trace_etl.query.audit import AuditEntry, AuditLog, open_audit_log
 from trace_etl.query.execution import Query, QueryExecutor
+from trace_etl.query.malformed_requests import USER_QUERY_PATH, MalformedRequests
 from trace_etl.query.pins import PinnedFiles
 from trace_etl.query.processes.pool import open_pool
 from trace_etl.query.requests import QueryLimits, TableReference
@@ -41,7 +43,7 @@ from trace_etl.query.streaming import (
 from trace_etl.query.task_access import RecordedReads
 from trace_etl.query.task_queries import TaskQueries, make_router
 from trace_etl.query.task_tokens import TaskTokenVerifier, open_task_keys
-from trace_etl.state.db.pool import CONNECTION_ERRORS, make_pool
+from trace_etl.state.db.pool import CONNECTION_ERRORS, make_pool, open_reader
 
 _MAX_BODY = 1024 * 1024
 _log = structlog.stdlib.get_logger()
@@ -67,7 +69,7 @@ class UserQueries:
             await self.executor.stream(await self._prepare(body, user, entry), output)
 
     async def _prepare(self, body: QueryRequest, user: User, entry: AuditEntry) -> Query:
-        access = await find_user(self.executor.pool, user)
+        access = await find_user(self.executor.state, user)
         cfg = self.cfg
         return Query(
             body.sql,
@@ -90,34 +92,41 @@ class UserQueries:
         """List the committed files of a dataset, for a client that reads them directly."""
         executor = self.executor
         with self.audit.record(AuditEntry(user.org_id, user.name)) as entry:
-            access = await find_user(executor.pool, user)
+            access = await find_user(executor.state, user)
             tables = [TableReference(name, None, None)]
             entry.name_tables(tables)
-            (pin,) = await access.pin(executor.pool, tables)
+            (pin,) = await access.pin(executor.state, tables)
             entry.name_pins([pin])
-            (view,) = await executor.make_views([pin], self.cfg.query_stream_seconds)
-        # The addresses of a remote store are signed: they would let the client read past its role.
-        files = view.files if executor.files.is_local else None
-        return DatasetSnapshot(**pin.describe(), files=files, has_table=pin.table is not None)
+            life = self.cfg.query_scan_seconds
+            expires_at = datetime.now(UTC) + timedelta(seconds=life)
+            (view,) = await executor.make_views([pin], life)
+        return DatasetSnapshot(
+            **pin.describe(),
+            files=view.files,
+            expires_at=None if executor.files.is_local else expires_at,
+            has_table=pin.table is not None,
+        )
 
 
 @asynccontextmanager
 async def open_app(cfg: QuerySettings) -> AsyncGenerator[FastAPI]:
     """Open the database pool and the query processes, and yield the app."""
     async with (
-        make_pool(cfg.state_dsn, size=cfg.pool_size) as pool,
+        make_pool(cfg.state_dsn, size=cfg.pool_size + 1) as pool,  # one for the audit log
+        open_reader(pool, cfg.pool_size) as state,
         open_audit_log(pool) as audit,
         open_pool(cfg.query_slots, cfg.limits(MAX_ROWS)) as processes,
     ):
         slots = make_user_slots(cfg.query_slots, cfg.slots_per_user, cfg.query_queue_per_user)
         store = cfg.open_objects()
         executor = QueryExecutor(
-            pool, processes, PinnedFiles(store), slots, cfg.query_wait_seconds, cfg.data_dsn
+            state, processes, PinnedFiles(store), slots, cfg.query_wait_seconds, cfg.data_dsn
         )
         app = make_app(cfg, UserQueries(cfg, executor, audit))
         async with _open_task_queries(cfg, executor, audit, store) as tasks:
             if tasks is not None:
-                app.include_router(make_router(tasks))
+                add_routes(app, make_router(tasks))
+            MalformedRequests(audit, tasks).install(app)
             yield app
 
 
@@ -146,9 +155,9 @@ def make_app(cfg: QuerySettings, queries: UserQueries) -> FastAPI:
     app.state.user_keys = UserKeys(cfg.user_keys_dir)
     for kind in CONNECTION_ERRORS:
         app.add_exception_handler(kind, _report_state_unavailable)
-    failures, pool = RecentFailures(), queries.executor.pool
+    failures, state = RecentFailures(), queries.executor.state
 
-    @app.post("/v1/query", response_model=QueryReply, tags=["query"])
+    @app.post(USER_QUERY_PATH, response_model=QueryReply, tags=["query"])
     async def query(body: QueryRequest, user: QueryUserDep, request: Request) -> Response:
         """Run one SELECT over the committed partitions of the published datasets."""
         if body.is_streamed:
@@ -167,7 +176,7 @@ def make_app(cfg: QuerySettings, queries: UserQueries) -> FastAPI:
     @app.get("/v1/query/{query_id}/failure", tags=["query"])
     async def get_failure(query_id: UUID, user: UserDep) -> dict[str, Any]:
         """Return the problem document of a query whose result was aborted in the middle."""
-        await find_user(pool, user)
+        await find_user(state, user)
         return failures.get(query_id, user)
 
     @app.get("/v1/snapshots/{name}", tags=["query"])
@@ -178,7 +187,7 @@ def make_app(cfg: QuerySettings, queries: UserQueries) -> FastAPI:
     @app.get("/metrics", response_class=Response, tags=["metrics"])
     async def get_metrics(user: UserDep) -> Response:
         """Counters of this process, in the Prometheus text format."""
-        await find_user(pool, user)
+        await find_user(state, user)
         metrics.SLOTS.set(queries.executor.slots.free)
         return Response(generate_latest(metrics.REGISTRY), media_type=CONTENT_TYPE_LATEST)
 

@@ -32,6 +32,12 @@ class QuerySettings(ObjectsSettings):
         gt=0,
         description="How long one query may run and its client may take to read a streamed result.",
     )
+    query_scan_seconds: float = Field(
+        3600.0,
+        gt=0,
+        le=7 * 86_400,
+        description="How long the signed URLs of a snapshot's files are valid, on a remote object store.",
+    )
     query_cpu_seconds: float = Field(
         120.0, gt=0, description="Processor time that one query may use on all its threads."
     )

@@ -9,7 +9,7 @@ from trace_etl.model.storage import StorageRef
 from trace_etl.query.pins import Pin
 from trace_etl.query.requests import TableReference
 from trace_etl.query.task_tokens import TaskCapability
-from trace_etl.state.db.pool import Pool
+from trace_etl.state.db.pool import StateReader
 from trace_etl.state.tasks import read_grants, task_leases
 
 _CACHE_SIZE = 256
@@ -22,14 +22,14 @@ class RecordedReads:
 
     _known: OrderedDict[str, Reads] = field(default_factory=OrderedDict[str, Reads])
 
-    async def resolve(self, pool: Pool, reads: Reads) -> Reads:
+    async def resolve(self, state: StateReader, reads: Reads) -> Reads:
         """Return the inputs of a token. Raises Forbidden."""
         if reads.sha256 is None:
             return reads
         found = self._known.get(reads.sha256)
         if found is None:
-            async with pool.connection() as conn:
-                found = self._known[reads.sha256] = await read_grants.resolve(conn, reads)
+            found = await state.read(lambda conn: read_grants.resolve(conn, reads))
+            self._known[reads.sha256] = found
             if len(self._known) > _CACHE_SIZE:
                 self._known.popitem(last=False)
         return found
@@ -46,14 +46,15 @@ class TaskAccess:
     def slot_key(self) -> str:
         return str(self.capability.task_id)
 
-    async def require_lease(self, pool: Pool) -> None:
+    async def require_lease(self, state: StateReader) -> None:
         """Raise LeaseLost if the attempt has ended, was canceled or lost its lease."""
         token = self.capability
-        async with pool.connection() as conn:
-            await task_leases.require_lease(conn, token.org_id, token.task_id, token.attempt)
+        await state.read(
+            lambda conn: task_leases.require_lease(conn, token.org_id, token.task_id, token.attempt)
+        )
 
-    async def pin(self, pool: Pool, tables: list[TableReference]) -> list[Pin]:
-        reads = await self.recorded.resolve(pool, self.capability.reads)
+    async def pin(self, state: StateReader, tables: list[TableReference]) -> list[Pin]:
+        reads = await self.recorded.resolve(state, self.capability.reads)
         found = {table.name: find_inputs(reads.datasets, table.name) for table in tables}
         faults = [
             table.fault(_explain(table.name, found[table.name], reads.datasets))

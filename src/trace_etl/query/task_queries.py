@@ -32,6 +32,7 @@ from trace_etl.query.streaming import (
 from trace_etl.query.task_access import RecordedReads, TaskAccess
 from trace_etl.query.task_tokens import TaskCapability, TaskTokenVerifier
 
+TASK_QUERY_PATH = "/v1/task/query"
 TOKEN_HEADER = "x-trace-task-capability"  # noqa: S105 - the name of a header
 _INLINE_BYTES = 10 * 2**20
 _SCHEME = "s3://"
@@ -73,7 +74,7 @@ class TaskQueries:
         with self.audit.record(caller) as entry:
             capability.require_unexpired()
             access = TaskAccess(capability, self.recorded)
-            await access.require_lease(self.executor.pool)
+            await access.require_lease(self.executor.state)
             return await self._answer(body, access, entry)
 
     async def _answer(
@@ -175,7 +176,7 @@ def make_router(queries: TaskQueries) -> APIRouter:
     """Make the route that tasks call."""
     router = APIRouter(tags=["task"])
 
-    @router.post("/v1/task/query", response_model=TaskQueryReply)
+    @router.post(TASK_QUERY_PATH, response_model=TaskQueryReply)
     async def query(body: TaskQueryRequest, request: Request) -> Response:
         """Run one SELECT over the inputs of a running attempt, as its token pins them."""
         answering = queries.answer(body, request.headers.get(TOKEN_HEADER))

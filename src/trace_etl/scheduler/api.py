@@ -2,21 +2,19 @@
 
 import ssl
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import httpx
 
-from trace_etl.api.user.jobs import JobItem, JobList
-from trace_etl.api.user.tasks import TaskList
+from trace_etl.api.user.schedules import LastTick, ScheduleItem, ScheduleList
 from trace_etl.api.user.triggers import TriggerReply
 from trace_etl.model.errors import Conflict, Forbidden, Unauthenticated, Unavailable
 from trace_etl.scheduler.ticks import Schedule
 
 _TIMEOUT = 10.0
-_NEWEST_TASKS = 100
 
 
 @dataclass(frozen=True)
@@ -53,27 +51,22 @@ class DispatcherApi:
 
     async def cron_jobs(self) -> list[CronJob]:
         """List the deployed cron sources. Paused ones are included: the Dispatcher keeps their ticks."""
-        jobs: list[JobItem] = []
-        params: dict[str, str | int] = {"source_kind": "cron", "limit": 1000}
+        items: list[ScheduleItem] = []
+        params: dict[str, str | int] = {"limit": 1000}
         while True:
-            page = JobList.model_validate_json(await self._send("GET", "/v1/jobs", params=params))
-            jobs += page.items
+            answer = await self._send("GET", "/v1/schedules", params=params)
+            page = ScheduleList.model_validate_json(answer)
+            items += page.items
             if page.next is None:
                 break
             params["after"] = page.next
-        return [CronJob(j.dag, j.job, _read_schedule(j)) for j in jobs if j.schedule]
+        return [CronJob(i.dag, i.job, _read_schedule(i)) for i in items]
 
     async def last_tick(self, job: CronJob, now: datetime) -> datetime | None:
-        """Return the newest tick up to `now` that triggered the job, among its newest tasks.
-
-        A range of one number is a tick of an earlier release.
-        """
-        params = {"dag": job.dag, "job": job.job, "limit": _NEWEST_TASKS}
-        answer = await self._send("GET", "/v1/tasks", params=params)
-        ticks = [
-            _read_tick(task.partition_key) for task in TaskList.model_validate_json(answer).items
-        ]
-        return max((tick for tick in ticks if tick is not None and tick <= now), default=None)
+        """Return the newest tick up to `now` that triggered the job, among its newest tasks."""
+        path = f"/v1/schedules/{job.dag}/{job.job}/last-tick"
+        answer = await self._send("GET", path, params={"until": now.isoformat()})
+        return LastTick.model_validate_json(answer).tick
 
     async def trigger(self, job: CronJob, tick: datetime) -> bool:
         """Trigger a tick, identified by its time. Returns False if another scheduler has triggered it."""
@@ -114,25 +107,10 @@ class DispatcherApi:
         return answer.content
 
 
-_LAST_SECOND = 253_402_300_799  # the end of the year 9999
-
-
-def _read_tick(partition_key: str | None) -> datetime | None:
-    """Return the time of a tick; None for other partitions."""
-    start, _, end = (partition_key or "").partition("-")
-    if start == end and start.isdecimal() and int(start) <= _LAST_SECOND:
-        return datetime.fromtimestamp(int(start), UTC)
-    try:
-        return datetime.strptime(partition_key or "", "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-
-
-def _read_schedule(job: JobItem) -> Schedule:
-    options = job.source_options or {}
+def _read_schedule(item: ScheduleItem) -> Schedule:
     return Schedule(
-        expression=job.schedule or "",
-        timezone=options.get("timezone", "UTC"),
-        missed=options.get("missed", "last"),
-        max_missed=options.get("most_missed", 100),
+        expression=item.schedule,
+        timezone=item.options.get("timezone", "UTC"),
+        missed=item.options.get("missed", "last"),
+        max_missed=item.options.get("most_missed", 100),
     )

@@ -1,5 +1,10 @@
 """Read a batch in a columnar format: a Parquet file, or an Arrow stream or file."""
 
+import resource
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,21 +19,28 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 ARROW_FILE = "application/vnd.apache.arrow.file"
 MAX_DECODED_BYTES = 256 * 1024 * 1024
 """Maximum size of the decoded rows. A compressed file of 16 MiB could hold far more."""
+MAX_DECODER_BYTES = 1024 * 1024 * 1024
+"""Memory that decoding a batch may use, with its copies. Sizes in a file's headers are not reliable."""
 _parquet: Any = pq
 _ipc: Any = ipc
-_BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError)
+_BROKEN = (pa.ArrowException, MemoryError, OSError, ValueError, OverflowError)
 
 
 def read_parquet(content: bytes, _: BufferBatch) -> Any:
     """Read a Parquet file. Raises BadBatch."""
     try:
+        return _read_parquet(content)
+    except _BROKEN as error:
+        raise _explain("Parquet file", error) from error
+
+
+def _read_parquet(content: bytes) -> Any:
+    with limit_memory(MAX_DECODER_BYTES):
         file = _parquet.ParquetFile(pa.BufferReader(content))
         metadata = file.metadata
         groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
         _check_size(metadata.num_rows, sum(group.total_byte_size for group in groups))
         return _check_decoded(file.read(use_threads=False))
-    except _BROKEN as error:
-        raise _explain("Parquet file", error) from error
 
 
 def read_arrow_stream(content: bytes, _: BufferBatch) -> Any:
@@ -43,6 +55,13 @@ def read_arrow_file(content: bytes, _: BufferBatch) -> Any:
 
 def _read_arrow(opened: Any, content: bytes, what: str) -> Any:
     try:
+        return _read_record_batches(opened, content, what)
+    except _BROKEN as error:
+        raise _explain(what, error) from error
+
+
+def _read_record_batches(opened: Any, content: bytes, what: str) -> Any:
+    with limit_memory(MAX_DECODER_BYTES):
         reader = opened(pa.BufferReader(content))
         if what == "Arrow file":
             batches = (reader.get_batch(n) for n in range(reader.num_record_batches))
@@ -55,8 +74,31 @@ def _read_arrow(opened: Any, content: bytes, what: str) -> Any:
             _check_size(rows, size)
             read.append(batch)
         return _check_decoded(pa.Table.from_batches(read, schema=reader.schema))
-    except _BROKEN as error:
-        raise _explain(what, error) from error
+
+
+@contextmanager
+def limit_memory(size: int) -> Generator[None]:
+    """Let this process allocate only so many bytes more. Then allocations fail with MemoryError.
+
+    The limit holds for all threads. It counts what the allocator takes from the kernel, so the sink
+    uses an allocator that takes no memory in advance (`use_plain_allocator`).
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    new = pages * resource.getpagesize() + size
+    resource.setrlimit(resource.RLIMIT_DATA, (new if soft < 0 else min(new, soft), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def use_plain_allocator() -> None:
+    """Make Arrow allocate with malloc, which asks the kernel for each large buffer."""
+    pa.set_memory_pool(pa.system_memory_pool())
 
 
 def _check_size(rows: int, size: int) -> None:
@@ -75,5 +117,9 @@ def _check_decoded(table: Any) -> Any:
 
 
 def _explain(what: str, error: Exception) -> BadBatch:
+    if isinstance(error, MemoryError):
+        return BadBatch(
+            f"decoding the {what} needs more than {MAX_DECODER_BYTES} bytes of memory; split the batch"
+        )
     lines = str(error).splitlines() or [type(error).__name__]
     return BadBatch(f"the batch is not a readable {what}: {lines[0][:300]}")

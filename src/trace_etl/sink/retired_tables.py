@@ -1,4 +1,4 @@
-"""Drop the tables of generations that the Dispatcher has retired."""
+"""Drop the tables of generations that the Dispatcher has retired, and delete old records of batches."""
 
 import threading
 from datetime import timedelta
@@ -6,7 +6,7 @@ from datetime import timedelta
 import structlog
 
 from trace_etl.api.task.retired_tables import MAX_TABLES
-from trace_etl.data import connection, retired_tables
+from trace_etl.data import buffers, connection, retired_tables
 from trace_etl.http.sink_client import SinkClient
 from trace_etl.model.errors import TraceError
 
@@ -26,6 +26,7 @@ def sweep_once(dsn: str, client: SinkClient) -> int:
                     dropped += len(retired.tables)
                     _log.info("retired_tables_dropped", tables=retired.tables)
             after = tables[-1]
+        buffers.delete_old_records(conn)
     return dropped
 
 

@@ -136,12 +136,10 @@ class Sink:
         """Write batches once. Raises Refused, Unreachable."""
         ids = list(dict.fromkeys(delivery.publish_id for delivery in group))
         batches = self.client.fetch_batches(ids)
+        outcome = Outcome()
         try:
-            outcome = Outcome(written=self.writer.find_written(ids))
             pending: list[tuple[BufferBatch, RowBatch]] = []
             for delivery in group:
-                if delivery.publish_id in outcome.written:
-                    continue
                 try:
                     pending.append(self._read(delivery, batches))
                 except Exception as error:  # the other batches are not affected
@@ -150,9 +148,18 @@ class Sink:
                     self._write_pending(pending, outcome)
                     pending = []
             self._write_pending(pending, outcome)
+            self._find_written(outcome)
         except DataUnavailable as error:
             raise Unreachable(error.detail) from error
         return outcome
+
+    def _find_written(self, outcome: Outcome) -> None:
+        """Correct failures of batches that an earlier delivery wrote: their files may be gone."""
+        if outcome.failed:
+            written = self.writer.find_written(list(outcome.failed))
+            outcome.written |= written
+            for publish_id in written:
+                del outcome.failed[publish_id]
 
     def _read(
         self, delivery: Delivery, batches: dict[UUID, BufferBatch]

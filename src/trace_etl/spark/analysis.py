@@ -68,6 +68,11 @@ class _EmptyContext(OperatorContext):
     empty: Sequence[Input] = ()
 
     @property
+    def secrets(self) -> Mapping[str, str]:
+        """Texts in place of the secrets: a check needs no values."""
+        return dict.fromkeys(self.task.secrets, "checked")
+
+    @property
     def inputs(self) -> list[Input]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return list(self.empty)
 
@@ -110,7 +115,7 @@ def _analyse_job(
     operator = OPERATORS.get(job.operator)
     if operator is not None and operator.needs_udf:
         return  # the code of a user decides; the sink checks its rows
-    if operator is None or not operator.is_for_workers:
+    if operator is None or "spark" not in operator.launchers:
         analysis.unknown.append(job.name)
         return
     try:
@@ -219,6 +224,7 @@ def _make_context(
             "operator": job.operator,
             "config": dict(job.config),
             "scope": {"partition_key": f"0-{size - 1}", "start": 0, "end": size - 1},
+            "secrets": list(job.secrets),
             "inputs": [
                 {
                     "input_index": n,

@@ -1,7 +1,7 @@
 """The context of one attempt, passed to its operator."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.dag.operator_configs import ChainConfig
+from trace_etl.secret_store import expand_url
 from trace_etl.spark.errors import BadTask, TaskCanceled
 from trace_etl.spark.io import hot_tables, inputs
 from trace_etl.spark.io.inputs import Input
@@ -76,7 +77,7 @@ class OperatorContext:
         return scope.start, scope.end
 
     def rpc_urls(self, pool: str) -> tuple[str, ...]:
-        """The URLs of an RPC pool. Raises BadTask."""
+        """The URLs of an RPC pool, with the secrets that they refer to. Raises BadTask, SecretMissing."""
         urls = self.settings.rpc_pools.get(pool)
         if not urls:
             names = ", ".join(self.settings.rpc_pools) or "none"
@@ -84,7 +85,12 @@ class OperatorContext:
                 f"{self.task.operator}: unknown RPC pool {pool} in config.rpc; "
                 f"this worker's pools are: {names}"
             )
-        return urls
+        return tuple(expand_url(url, self.secrets) for url in urls)
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """The secrets that the job names, by name."""
+        return self.link.secrets if self.link else {}
 
     def verify_rules(self, config: ChainConfig) -> VerifyRules:
         """What to verify of the blocks that a job reads."""
@@ -94,6 +100,11 @@ class OperatorContext:
             tuple(dict.fromkeys((*pool.exceptions, *config.exceptions))),
             config.verify_senders,
         )
+
+    def log(self, text: str) -> None:
+        """Add a text to the output of the attempt, which `trace logs` prints."""
+        if self.link is not None:
+            self.link.log(text.encode())
 
     def check(self) -> None:
         """Raise TaskCanceled if the attempt must stop."""

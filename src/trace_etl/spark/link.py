@@ -1,7 +1,7 @@
 """Calls that a running attempt may make to the Dispatcher. Imports no Spark."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -48,9 +48,10 @@ def never_paused() -> bool:
 class DispatcherLink:
     """The attempt's lease, and the Dispatcher calls that it permits."""
 
-    lease_token: UUID
     emit: EmitEvents
     publish: PublishBatch | None = None
+    lease_token: UUID | None = None
+    """The lease. None in an operator host, whose worker makes the calls."""
     token: Callable[[], str] | None = None
     """Returns the current capability token; heartbeats replace it."""
     is_paused: Callable[[], bool] = never_paused
@@ -59,3 +60,5 @@ class DispatcherLink:
     """Keeps output of the attempt for people."""
     mask: Callable[[str], str] = keep_text
     """Removes tokens and secrets from a text."""
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """The secrets that the job names, by name."""

@@ -26,6 +26,10 @@ class SparkSettings:
     """What is verified of the chain of an RPC pool, unless a job says otherwise."""
     data_dsn: str | None = None
     """Postgres data. None on workers without hot tables."""
+    programs_dir: Path | None = None
+    """The executable files that the operator `native` can run."""
+    shares_group: bool = False
+    """Whether the JVM stays in the process group of this process, so that both are killed together."""
     is_brief: bool = False
     """For processes that run for seconds: with less compilation the JVM starts a third faster."""
     spark_conf: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -25,9 +25,9 @@ class CertifiedDefinition(Reply):
 
     operator: str | None = None
     definition_hash: str | None = None
-    """Of the whole definition of the job."""
+    """Hash of the whole definition of the job."""
     generation_hash: str
-    """Of everything that decides its rows: this definition and those of all jobs before it."""
+    """Hash of everything that determines the rows: this definition and those of all upstream jobs."""
     dag_version: UUID | None = None
     config_hash: str | None = None
     """The hash of the definition as the task reported it."""
@@ -43,7 +43,7 @@ class Certificate(Reply):
     byte_count: int
     columns: list[dict[str, str]]
     content_hash: str | None
-    """Of its rows in any order. Null: written by an older release, or not as Parquet."""
+    """Hash of its rows, in any order. Null: written by an older release, or not as Parquet."""
     row_sum: str | None
     files: list[SuccessFile] | None
     verified: VerifiedRange | None

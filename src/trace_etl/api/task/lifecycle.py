@@ -1,7 +1,7 @@
 """Bodies of the task lifecycle: claim, heartbeat, complete, buffer publish."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
@@ -27,7 +27,7 @@ from trace_etl.api.task.events import Event, Invalidation
 from trace_etl.api.task.payload import Scope, Storage, TaskPayload
 from trace_etl.api.task.verification import VerifiedRange
 from trace_etl.model.scope import Range
-from trace_etl.model.task import Fence
+from trace_etl.model.task import Fence, Isolation
 
 # --- worker endpoints -------------------------------------------------------------------------
 
@@ -38,11 +38,24 @@ class Claim(Request):
 
 
 class ClaimMany(Request):
-    """Extension: claim up to `max_tasks` ready tasks of a runtime in one call."""
+    """Extension: claim several tasks in one call: ready ones of a runtime, or those with these ids."""
 
-    runtime: Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\x00]*$")]
+    model_config = ConfigDict(json_schema_extra=either("runtime", "task_ids"))
+
+    runtime: (
+        Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\x00]*$")] | None
+    ) = None
     worker_id: WorkerId
-    max_tasks: Annotated[int, Field(ge=1, le=100)]
+    max_tasks: Annotated[int, Field(ge=1, le=100)] = 1
+    """How many ready tasks of the runtime."""
+    task_ids: Annotated[list[UUID], Field(min_length=1, max_length=100)] | None = None
+    """The tasks to claim. Those that may not run now are left out of the answer."""
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> Self:
+        if (self.runtime is None) == (self.task_ids is None):
+            raise ValueError("either `runtime` or `task_ids` is required, and only one of them")
+        return self
 
 
 class Claimed(Reply):
@@ -199,6 +212,8 @@ class Complete(Fenced):
     premature: bool = False
     """Extension: true if a `Failed` attempt could not begin yet, for example because its blocks are not
     final. It is retried and does not count as one of the job's `max_attempts`."""
+    isolation: Isolation | None = None
+    """Extension: how the untrusted code of the attempt was isolated; null for code of the platform."""
     unreachable: bool = False
     """Extension: a `Failed` attempt found an endpoint that did not answer. It is retried for as long as
     the job allows, and does not count as an attempt."""
@@ -320,7 +335,7 @@ class SuccessFile(Reply):
     rows: int
     bytes: int
     sha256: Sha256 | None = None
-    """Of the bytes of the file."""
+    """SHA-256 of the bytes of the file."""
 
 
 class SuccessMarker(Reply):
@@ -333,6 +348,8 @@ class SuccessMarker(Reply):
     verified: VerifiedRange | None = None
     """What was verified of the blocks, if the rows were read from a chain."""
     content_hash: RowsHash | None = None
-    """Of the rows of all files, in any order."""
+    """Hash of the rows of all files, in any order."""
     row_sum: Sha256 | None = None
     """The sum of the hashes of the rows: that of a union is the sum of those of its parts."""
+    made_from: list[str] | None = None
+    """Digests of the input partitions, if the rows are aggregates to which others can be added."""

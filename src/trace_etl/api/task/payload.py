@@ -57,6 +57,8 @@ class TaskParameters(Reply):
     """The time of a tick."""
     payload: Any = None
     """The JSON of a manual trigger or of a webhook delivery."""
+    recheck: bool = False
+    """The task reads provisional blocks again. It waits until they are final."""
 
 
 class InvalidScope(Reply):
@@ -143,6 +145,8 @@ class TaskPayload(Reply):
 
     task_id: UUID
     attempt: int
+    org_id: UUID | None = None
+    """Extension: the organisation of the task."""
     job: JobRef
     operator: str
     runtime: str = ""
@@ -156,8 +160,12 @@ class TaskPayload(Reply):
     partitions the rows of its scope belong to, and writes nothing."""
     is_refresh: bool = False
     """Extension: the task makes its partition from everything that its inputs hold."""
+    previous: InputPartition | None = None
+    """Extension: the committed output of a job over whole datasets, which this task replaces."""
     udf: TaskFunction | None = None
     """Extension: the function of the operator `udf`."""
+    secrets: list[str] = []
+    """Extension: the names of the secrets that a platform operator receives. The worker knows the values."""
     invalidation: InvalidScope | None = None
     """Extension: the invalidation that this task repairs; null for other tasks."""
     inputs: list[TaskInput] = []

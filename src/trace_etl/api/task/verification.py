@@ -41,6 +41,8 @@ class VerifiedRange(Reply):
     first_parent_hash: BlockHash
     first_hash: BlockHash
     last_hash: BlockHash
+    provisional: bool = False
+    """The last blocks were not final when they were read. The range is read again when they are."""
 
 
 class Disconnected(Exception):
@@ -72,6 +74,7 @@ def join_ranges(parts: Sequence[VerifiedRange]) -> VerifiedRange:
             "exceptions": sorted({name for part in parts for name in part.exceptions}),
             "last_hash": last.last_hash,
             "endpoints": sorted({name for part in parts for name in part.endpoints}),
+            "provisional": any(part.provisional for part in parts),
             "rejected": [item for part in parts for item in part.rejected],
         }
     )

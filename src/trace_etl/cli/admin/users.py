@@ -123,7 +123,7 @@ def _require_user(home: Path, name: str) -> None:
         client = connect_home(home)
     except NotRunning:
         return
-    with client.http:
+    with client:
         users = client.get("/v1/users", limit=1000)["items"]
     if len(users) < 1000 and name not in {user["name"] for user in users}:
         fail([f"no user {name!r}; `trace users list` lists them, `trace users add` adds one"])

@@ -40,7 +40,10 @@ CheckOption = Annotated[
 ]
 BreakingOption = Annotated[
     bool,
-    typer.Option("--allow-breaking", help="Remove published names even if other DAGs read them."),
+    typer.Option(
+        "--allow-breaking",
+        help="Remove published names that other DAGs read, and appended rows that cannot be made again.",
+    ),
 ]
 WaitOption = Annotated[
     bool,
@@ -70,7 +73,7 @@ def plan(
         answer = client.post("/v1/plans", {"text": text, "filename": file.name})
         _check_sql(file, text, answer, check, client, home)
     print_answer(answer, as_json, _print_planned)
-    if answer["plan"]["breaking"]:
+    if answer["plan"]["breaking"] or answer["plan"]["losing_rows"]:
         raise typer.Exit(EXIT_REJECTED)
 
 

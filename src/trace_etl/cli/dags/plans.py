@@ -45,6 +45,12 @@ def print_plan(plan: Json) -> None:
             "A deploy is refused: other DAGs read names that disappear. Change these DAGs first, or "
             "deploy with --allow-breaking."
         )
+    if plan.get("losing_rows"):
+        typer.echo(
+            f"A deploy is refused: rows that {', '.join(plan['losing_rows'])} appended for past ticks cannot "
+            "be made again. Publish the output with `write_mode: buffered` to keep them, or deploy with "
+            "--allow-breaking."
+        )
     if plan["builds"]:
         typer.echo(
             f"{format_count(plan['partitions'], 'partition')} to rebuild, by about "

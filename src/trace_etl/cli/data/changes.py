@@ -1,7 +1,6 @@
 """`trace changes`: what was published, replaced or invalidated in a dataset."""
 
 import json
-import time
 from collections.abc import Generator
 from typing import Annotated, Any
 
@@ -17,7 +16,7 @@ from trace_etl.cli.options import (
 )
 from trace_etl.cli.output import Columns, format_time, print_items, print_json
 
-_POLL_INTERVAL = 1.0
+_MAX_INTERVAL = 5.0  # invalidations are in the log, but not in the change stream
 _PAGE = 1000
 
 
@@ -46,13 +45,15 @@ def changes(
 
 
 def _follow(client: StackClient, name: str, since: str | None, as_json: bool) -> None:
+    from trace_etl.cli.tasks.watch import change_signals
+
     try:
-        while True:
-            for page in _read_pages(client, name, since):
-                since = page["cursor"]
-                for item in page["items"]:
-                    typer.echo(json.dumps(item) if as_json else _format_line(item))
-            time.sleep(_POLL_INTERVAL)
+        with change_signals(client, max_interval=_MAX_INTERVAL) as signals:
+            for _ in signals:
+                for page in _read_pages(client, name, since):
+                    since = page["cursor"]
+                    for item in page["items"]:
+                        typer.echo(json.dumps(item) if as_json else _format_line(item))
     except KeyboardInterrupt:
         typer.echo(f"Continue with --since {since}", err=True)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from trace_etl.proof.checks import Problem
 
 ReadCertificates = Callable[[], "Sequence[StoredCertificate]"]
-_POLL_INTERVAL = 1.0
+_MAX_INTERVAL = 5.0
 _REASON = "trace verify --rebuild-sample"
 
 
@@ -23,6 +23,7 @@ def compare_with_rebuild(
     timeout: float,
 ) -> "list[Problem]":
     """Rebuild partitions through their own jobs, wait for the commits, and compare the rows."""
+    from trace_etl.cli.tasks.watch import change_signals
     from trace_etl.proof.checks import Problem
 
     problems: list[Problem] = []
@@ -36,13 +37,14 @@ def compare_with_rebuild(
         else:
             problems.append(Problem(key, "rebuild", "no active job can build it again"))
     deadline = time.monotonic() + timeout
-    while waiting and time.monotonic() < deadline:
-        for new in read_certificates():
-            old = waiting.get(new.partition_key)
-            if old is not None and (new.task_id, new.attempt) != (old.task_id, old.attempt):
-                problems += _compare(waiting.pop(new.partition_key), new)
-        if waiting:
-            time.sleep(_POLL_INTERVAL)
+    with change_signals(client, max_interval=_MAX_INTERVAL) as signals:
+        for _ in signals:
+            for new in read_certificates():
+                old = waiting.get(new.partition_key)
+                if old is not None and (new.task_id, new.attempt) != (old.task_id, old.attempt):
+                    problems += _compare(waiting.pop(new.partition_key), new)
+            if not waiting or time.monotonic() >= deadline:
+                break
     for key in waiting:
         text = f"was not built again within {timeout:.0f} s; `trace tasks` shows why"
         problems.append(Problem(key, "rebuild", text))

@@ -163,11 +163,13 @@ def _print_times(stopwatch: Stopwatch) -> None:
 def _print_next_steps(home: Path | None, chain_pid: int | None) -> None:
     typer.echo("\nWhat to try next:\n")
     if home is None:
-        typer.echo("  trace demo --keep                       # leave the stack running")
+        typer.echo("  trace demo --keep                       # leave the stack running,")
+        typer.echo("                                          # and open it in a browser")
         typer.echo("  trace demo --rpc-url URL --blocks 1000  # the same DAG on a real node")
         typer.echo("  trace up                                # a permanent stack; see the README")
         return
     typer.echo(f"  export TRACE_HOME={home}")
+    typer.echo("  trace console --open   # see it in a browser")
     typer.echo("  trace tasks; trace datasets; trace status")
     typer.echo("  trace query 'SELECT max(block_number) FROM blocks'")
     stop = f" && kill {chain_pid}" if chain_pid else ""

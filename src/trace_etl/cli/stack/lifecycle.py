@@ -49,12 +49,14 @@ def up(
     internal_port: Annotated[int | None, PortOption] = None,
     query_port: Annotated[int | None, PortOption] = None,
     scheduler_port: Annotated[int | None, PortOption] = None,
+    console_port: Annotated[int | None, PortOption] = None,
     postgres_port: Annotated[int | None, PortOption] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start the stack.
 
-    Starts Postgres, the Dispatcher, the workers, the sink, the Query Service and the scheduler.
+    Starts Postgres, the Dispatcher, the workers, the sink, the Query Service, the scheduler
+    and the web console.
     """
     from trace_etl.lite.home import Home
     from trace_etl.lite.options import Options
@@ -64,6 +66,7 @@ def up(
         "internal": internal_port,
         "query": query_port,
         "scheduler": scheduler_port,
+        "console": console_port,
         "postgres": postgres_port,
     }
     chosen = {name: port for name, port in ports.items() if port is not None}
@@ -131,7 +134,7 @@ def _count_failed(home: Path) -> dict[str, int] | None:
     """Count the tasks that failed permanently, by job; None if the Dispatcher does not answer."""
     try:
         client = connect_home(home)
-        with client.http:
+        with client:
             jobs = client.get_all("/v1/jobs")["items"]
     except (NotRunning, RequestRejected, TokenMissing):
         return None
@@ -198,6 +201,18 @@ def _print_up(
     typer.echo(f"  API    {connection.api_url}")
     typer.echo(f"  query  {connection.query_url}")
     typer.echo(f"  home   {connection.home}")
+    if connection.console_url:
+        typer.echo(f"  open   {_make_link(connection)}")
+
+
+def _make_link(connection: "StackConnection") -> str:
+    """Return a one-time link to the console, or its plain address if it gives none."""
+    from trace_etl.cli.stack.console import create_link
+
+    try:
+        return create_link(connection)
+    except (NotRunning, RequestRejected, TokenMissing):
+        return f"{connection.console_url} (log in with the link of `trace console`)"
 
 
 def _warn_without_isolation(is_missing: bool) -> None:

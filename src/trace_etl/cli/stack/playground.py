@@ -68,7 +68,7 @@ def playground(
                 chain = _Chain.start(home, blocks, outlive_us=keep)
             stack = _start_stack(home, chain, rpc_url, workers)
             keeping = keep
-            with stack.client.http:
+            with stack.client:
                 yield stack
         except KeyboardInterrupt:
             keeping = False

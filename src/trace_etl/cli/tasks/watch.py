@@ -103,8 +103,10 @@ def _parse_events(lines: Iterator[str]) -> Generator[StreamEvent | None]:
 
 
 @contextmanager
-def change_signals(client: StackClient, dag: str) -> Generator[Iterator[None]]:
-    """Signal immediately, shortly after each change of the DAG, and at least every second.
+def change_signals(
+    client: StackClient, dag: str | None = None, *, max_interval: float = _MAX_SIGNAL_INTERVAL
+) -> Generator[Iterator[None]]:
+    """Signal immediately, shortly after each change of the DAG, and at least every `max_interval` seconds.
 
     Commands that show counts read them again at each signal instead of polling.
     """
@@ -122,19 +124,19 @@ def change_signals(client: StackClient, dag: str) -> Generator[Iterator[None]]:
     # A daemon thread: it may block in a read until the next heartbeat, and the program must not wait.
     threading.Thread(target=read_stream, name="changes", daemon=True).start()
     try:
-        yield _throttle(changed)
+        yield _throttle(changed, max_interval)
     finally:
         is_closed.set()
 
 
-def _throttle(changed: threading.Event) -> Iterator[None]:
+def _throttle(changed: threading.Event, max_interval: float) -> Iterator[None]:
     while True:
         changed.clear()
         began = time.monotonic()
         yield None
         # One signal for a burst of changes. The caller's requests take at most half the time.
         pause = max(_MIN_SIGNAL_INTERVAL, time.monotonic() - began)
-        changed.wait(_MAX_SIGNAL_INTERVAL)
+        changed.wait(max_interval)
         time.sleep(pause)
 
 

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-RULES_VERSION = 1
+RULES_VERSION = 2
 """Version of the verification rules, recorded with every verified partition."""
 
-Finality = Literal["finalized"] | int
-"""The last block that history may include: the node's finalized one, or a number of confirmations."""
+Finality = Literal["finalized", "provisional"] | int
+"""The last block that history may include: the node's finalized one, the head until that one is known,
+or a number of confirmations."""
 
 Level = Literal["links", "bloom", "roots"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -24,6 +25,7 @@ Check = Literal[
     "log_indices",
     "gas_used",
     "gas_price",
+    "contract_address",
     "senders",
 ]
 CHECKS: tuple[Check, ...] = get_args(Check)
@@ -37,7 +39,7 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
     # The withdrawals root is a storage root since Isthmus. Deposits (type 0x7e) pay no gas price.
     "optimism": ("withdrawals_root", "gas_price"),
     # Types 0x64 to 0x6a have fields that JSON-RPC does not return in full.
-    "arbitrum": ("transactions_root", "gas_price", "senders"),
+    "arbitrum": ("transactions_root", "gas_price", "contract_address", "senders"),
     # Headers are not hashed as on Ethereum, and their roots and blooms are empty.
     "zksync": (
         "header_hash",
@@ -48,6 +50,7 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
         "logs_bloom",
         "gas_used",
         "gas_price",
+        "contract_address",
         "senders",
     ),
 }
@@ -95,7 +98,7 @@ class VerifyRules:
             found.add("logs_bloom")
         if self.level == "roots":
             found |= {"uncles_hash", "transactions_root", "receipts_root", "withdrawals_root"}
-            found.add("gas_price")
+            found |= {"gas_price", "contract_address"}
         if self.senders:
             found.add("senders")
         return found

@@ -1,10 +1,8 @@
 """Check the rules that the schema of a DAG file cannot express, and collect all faults."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from zoneinfo import available_timezones
 
-from cronsim import CronSim, CronSimError
 from pydantic import ValidationError
 
 from trace_etl.dag.buffered_datasets import (
@@ -13,8 +11,14 @@ from trace_etl.dag.buffered_datasets import (
     find_unbuffered_outputs,
 )
 from trace_etl.dag.checks.cycles import find_cycles
-from trace_etl.dag.checks.data_checks import build_check, find_check_faults
+from trace_etl.dag.checks.data_checks import find_check_faults
 from trace_etl.dag.checks.file_formats import find_unreadable_inputs
+from trace_etl.dag.checks.job_fields import (
+    build_job,
+    find_key_faults,
+    find_retry_faults,
+    find_strategy_faults,
+)
 from trace_etl.dag.checks.notifications import find_rule_faults, make_rules
 from trace_etl.dag.checks.partition_sizes import find_size_conflicts
 from trace_etl.dag.checks.publications import (
@@ -22,9 +26,10 @@ from trace_etl.dag.checks.publications import (
     find_hot_part_fault,
     find_publication_faults,
 )
+from trace_etl.dag.checks.sources import find_activation_faults
 from trace_etl.dag.checks.triggers import find_trigger_faults, resolve_triggers
 from trace_etl.dag.error_messages import describe_error, suggest
-from trace_etl.dag.operators import NAMEABLE, OPERATORS, Operator
+from trace_etl.dag.operators import NAMEABLE, OPERATORS, PACKAGED, Operator
 from trace_etl.dag.positions import FieldPath, Located
 from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dag.schema import (
@@ -34,29 +39,15 @@ from trace_etl.dag.schema import (
     JobSection,
     NotifySection,
     PublishSection,
-    SourceSection,
 )
 from trace_etl.model.dag import (
-    Bootstrap,
     Column,
     Dag,
     Job,
     JobInput,
     Publication,
-    Retry,
-    Source,
-    Udf,
 )
 from trace_etl.model.errors import Fault
-from trace_etl.model.scope import MAX_BLOCK
-
-_MAX_BOOTSTRAP_REQUESTS = 100_000
-_USUAL_DELAY, _USUAL_MAX_DELAY = 30, 600  # seconds
-_SOURCE_FIELDS = {
-    "cron": ("schedule", "timezone", "missed", "most_missed"),
-    "webhook": ("secret", "max_bytes", "scope"),
-}
-_SOURCE_OPTIONS = ("timezone", "missed", "most_missed", "secret", "max_bytes")
 
 
 @dataclass(frozen=True)
@@ -106,16 +97,14 @@ class DagChecker:
             if p
         )
         self._check_cycles(jobs)
-        rules = find_rule_faults(self.parsed.notify, {entry.name for entry in publish})
-        for path, message in rules:
-            self._add_fault(path, message)
+        names = {entry.name for entry in publish}
+        self._add_faults((), find_rule_faults(self.parsed.notify, names))
         dag = Dag(self.parsed.name, jobs, publish, make_rules(self.parsed.notify))
         if len(publish) == len(self.parsed.publish):
             for n, rule in find_conflicting_publications(dag):
                 self._add_fault(("publish", n), rule)
         if not self.faults and len(jobs) == len(self.parsed.jobs):
-            for path, rule in find_check_faults(dag, list(self.sections.values())):
-                self._add_fault(path, rule)
+            self._add_faults((), find_check_faults(dag, list(self.sections.values())))
             for n, m, rule in find_unbuffered_outputs(dag):
                 self._add_fault(("jobs", n, "outputs", m), rule)
             for n, rule in find_size_conflicts(dag):
@@ -126,6 +115,11 @@ class DagChecker:
 
     def _add_fault(self, path: FieldPath, message: str) -> None:
         self.faults.append(self.located.fault(path, message))
+
+    def _add_faults(self, at: FieldPath, faults: Iterable[tuple[FieldPath, str]]) -> None:
+        """Add faults whose paths begin at a section."""
+        for path, message in faults:
+            self._add_fault((*at, *path), message)
 
     # --- names ------------------------------------------------------------------------------
 
@@ -158,134 +152,30 @@ class DagChecker:
     def _check_job(self, at: FieldPath, job: JobSection) -> Job:
         activation = job.activation or ("source" if job.source else "reactive")
         if not self.parsed.has_invalid(at, "activation", "source", "inputs"):
-            self._check_activation(at, job, activation)
+            self._add_faults(at, find_activation_faults(job, activation))
         operator_name = job.operator or ("source" if self._only_forwards(job, activation) else "")
         operator = self._find_operator(at, job, operator_name)
         inputs = tuple(self._resolve_input((*at, "inputs", n), i) for n, i in enumerate(job.inputs))
         if not self.parsed.has_invalid(at, "inputs", "source", "execution_strategy"):
             inputs = resolve_triggers(job, operator, inputs, self.sections)
-            for path, rule in find_trigger_faults(job, operator, inputs, self.sections):
-                self._add_fault((*at, *path), rule)
+            faults = find_trigger_faults(job, operator, inputs, self.sections)
+            self._add_faults(at, faults)
         if operator:
             self._check_operator(at, job, operator, inputs)
         self._check_unique_inputs(at, inputs)
         self._check_unique_outputs(at, job)
-        self._check_strategies(at, job, operator)
-        self._check_retry(at, job)
-        return self._build_job(
-            job, activation, operator_name, self._choose_runtime(job, operator), inputs
-        )
-
-    def _build_job(
-        self,
-        job: JobSection,
-        activation: str,
-        operator: str,
-        runtime: str,
-        inputs: tuple[JobInput, ...],
-    ) -> Job:
-        defaults = self.defaults
-        bootstrap, udf = job.bootstrap, job.udf
-        return Job(
-            name=job.name,
+        self._add_faults(at, find_strategy_faults(job, operator))
+        if not self.parsed.has_invalid(at, "unique_key", "update_strategy"):
+            self._add_faults(at, find_key_faults(job))
+        self._add_faults(at, find_retry_faults(job, self.defaults))
+        return build_job(
+            job,
+            self.defaults,
             activation=activation,
-            runtime=runtime,
-            operator=operator,
+            operator=operator_name,
+            runtime=self._choose_runtime(job, operator),
             inputs=inputs,
-            outputs=tuple(job.outputs),
-            config=job.config,
-            execution_strategy=job.execution_strategy,
-            update_strategy=job.update_strategy,
-            unique_key=tuple(job.unique_key),
-            source=_build_source(job.source) if job.source else None,
-            max_attempts=_count_attempts(job, defaults),
-            retry=_build_retry(job, defaults),
-            timeout_seconds=job.timeout or defaults.timeout,
-            heartbeat_timeout_seconds=job.heartbeat_timeout or defaults.heartbeat_timeout,
-            priority=job.priority or defaults.priority,
-            max_concurrency=job.scaling.max_concurrency,
-            max_queue_depth=job.max_queue_depth or defaults.max_queue_depth,
-            max_queue_age=job.max_queue_age or defaults.max_queue_age,
-            bootstrap=Bootstrap(bootstrap.start, bootstrap.end, bootstrap.chunk)
-            if bootstrap
-            else None,
-            secrets=tuple(job.secrets),
-            udf=Udf(udf.bundle, udf.sha256, udf.handler) if udf else None,
-            partition_by=job.partition_by,
-            checks=tuple(build_check(check, job) for check in job.checks),
         )
-
-    def _check_activation(self, at: FieldPath, job: JobSection, activation: str) -> None:
-        if activation == "source" and job.source is None:
-            self._add_fault(
-                (*at, "source"), "is required for a source job; add one, such as `{kind: manual}`"
-            )
-        if activation == "source" and job.inputs:
-            self._add_fault((*at, "inputs"), "must be empty for a source job; remove them")
-        if activation == "reactive" and job.source is not None:
-            rule = "is allowed only with `activation: source`; remove it, or change the activation"
-            self._add_fault((*at, "source"), rule)
-        if activation == "reactive" and not job.inputs:
-            self._add_fault(
-                (*at, "inputs"), "must have at least one input for a reactive job; add one"
-            )
-        if job.source:
-            self._check_source((*at, "source"), job.source)
-            if activation == "source" and job.source.kind != "always_on" and job.operator:
-                rule = f"a {job.source.kind} source only emits events and runs no operator"
-                self._add_fault(
-                    (*at, "operator"), f"{rule}; remove it, and add a job that reads this source"
-                )
-        if job.bootstrap:
-            self._check_bootstrap((*at, "bootstrap"), job)
-
-    def _check_source(self, at: FieldPath, source: SourceSection) -> None:
-        for kind, names in _SOURCE_FIELDS.items():
-            for name in names:
-                if kind != source.kind and getattr(source, name) is not None:
-                    rule = f"is allowed only with `kind: {kind}`, not with `kind: {source.kind}`"
-                    self._add_fault((*at, name), f"{rule}; remove it")
-        if source.kind == "webhook" and source.secret is None:
-            rule = "is required for a webhook; name the secret that signs its deliveries"
-            self._add_fault((*at, "secret"), rule)
-        if source.kind == "cron":
-            self._check_schedule((*at, "schedule"), source.schedule)
-        if source.timezone is not None and source.timezone not in available_timezones():
-            rule = f"unknown time zone {source.timezone!r}; use a name such as Europe/Berlin"
-            self._add_fault((*at, "timezone"), rule)
-        if source.most_missed is not None and source.missed != "all":
-            self._add_fault((*at, "most_missed"), "is allowed only with `missed: all`; remove it")
-        if source.scope is not None:
-            scope_fields = source.scope.model_dump(exclude_none=True).keys()
-            if scope_fields not in ({"start", "end"}, {"cursor"}):
-                self._add_fault(
-                    (*at, "scope"), "must have either `start` and `end`, or only `cursor`"
-                )
-
-    def _check_schedule(self, at: FieldPath, schedule: str | None) -> None:
-        example = "five fields, such as '*/5 * * * *' for every five minutes"
-        if schedule is None:
-            self._add_fault(at, f"is required but missing; write {example}")
-            return
-        try:
-            CronSim(schedule, datetime.now(UTC))
-        except CronSimError as error:
-            self._add_fault(at, f"is not a valid cron expression ({error}); write {example}")
-
-    def _check_bootstrap(self, at: FieldPath, job: JobSection) -> None:
-        assert job.bootstrap
-        if job.source is None or job.source.kind != "manual":
-            rule = "is allowed only with a `manual` source; remove it, or change the source"
-            self._add_fault(at, rule)
-        if job.bootstrap.end < job.bootstrap.start:
-            rule = (
-                f"must not be less than start ({job.bootstrap.start}), but is {job.bootstrap.end}"
-            )
-            self._add_fault((*at, "end"), rule)
-        requests = (job.bootstrap.end - job.bootstrap.start) // (job.bootstrap.chunk or MAX_BLOCK)
-        if requests >= _MAX_BOOTSTRAP_REQUESTS:
-            rule = f"splits the range into more than {_MAX_BOOTSTRAP_REQUESTS:,} requests"
-            self._add_fault((*at, "chunk"), f"{rule}; use a larger chunk")
 
     def _only_forwards(self, job: JobSection, activation: str) -> bool:
         """Return whether the job is a source that only forwards events."""
@@ -303,6 +193,10 @@ class DagChecker:
     def _explain_unknown_operator(self, name: str) -> str:
         if not name:
             return "is required but missing; name one, such as `sql`"
+        if name in PACKAGED.faults:
+            return (
+                f"operator {name!r} cannot be used: {PACKAGED.faults[name]}; see `trace operators`"
+            )
         return f"unknown operator {name!r}" + suggest(name, NAMEABLE)
 
     def _check_operator(
@@ -343,7 +237,7 @@ class DagChecker:
             rule = f"must be {allowed} for the operator {op.name}, not {name}{origin}"
             self._add_fault((*at, "runtime"), rule)
             return
-        if job.secrets:
+        if job.secrets and not (op.takes_secrets and runtime.is_trusted):
             reason = f"the operator {op.name} takes no secrets"
             if not runtime.is_trusted:
                 reason = f"{name} runs untrusted code"
@@ -366,30 +260,6 @@ class DagChecker:
         known = self.runtimes.entries
         if runtime is not None and runtime not in known:
             self._add_fault(at, f"unknown runtime {runtime!r}" + suggest(runtime, known))
-
-    def _check_strategies(self, at: FieldPath, job: JobSection, operator: Operator | None) -> None:
-        if operator and job.update_strategy not in operator.update_strategies:
-            allowed = " or ".join(operator.update_strategies)
-            rule = f"must be {allowed} for the operator {operator.name}, not {job.update_strategy}"
-            self._add_fault((*at, "update_strategy"), rule)
-        if self.parsed.has_invalid(at, "unique_key", "update_strategy"):
-            return
-        if job.update_strategy == "append" and not job.unique_key:
-            rule = "is required with `append`, so that a replay adds no rows; list the key columns"
-            self._add_fault((*at, "unique_key"), rule)
-        if job.update_strategy == "replace" and job.unique_key:
-            self._add_fault(
-                (*at, "unique_key"), "is allowed only with `update_strategy: append`; remove it"
-            )
-
-    def _check_retry(self, at: FieldPath, job: JobSection) -> None:
-        if job.retry and job.retry.attempts and job.max_attempts:
-            rule = "is allowed only without `max_attempts`, which is the same; remove one of them"
-            self._add_fault((*at, "retry", "attempts"), rule)
-        retry = _build_retry(job, self.defaults)
-        if retry and retry.delay and retry.max_delay and retry.delay > retry.max_delay:
-            rule = f"must not be less than delay ({retry.delay} s), but is {retry.max_delay} s"
-            self._add_fault((*at, "retry", "max_delay"), rule)
 
     # --- edges ------------------------------------------------------------------------------
 
@@ -534,31 +404,3 @@ def _name_output(outputs: list[str], chosen: str | int | None) -> str:
     if isinstance(chosen, str):
         return chosen
     return outputs[chosen or 0] if (chosen or 0) < len(outputs) else str(chosen)
-
-
-def _count_attempts(job: JobSection, defaults: Defaults) -> int:
-    own = job.retry.attempts if job.retry else None
-    usual = defaults.retry.attempts if defaults.retry else None
-    return job.max_attempts or own or usual or defaults.max_attempts
-
-
-def _build_retry(job: JobSection, defaults: Defaults) -> Retry | None:
-    """Return the delays of a job. A delay without a longest one, or the reverse, gets the usual other."""
-    chosen = [section for section in (job.retry, defaults.retry) if section is not None]
-    delay = next((r.delay for r in chosen if r.delay), None)
-    max_delay = next((r.max_delay for r in chosen if r.max_delay), None)
-    if delay is not None or max_delay is not None:
-        delay = delay or min(_USUAL_DELAY, max_delay or _USUAL_DELAY)
-        max_delay = max_delay or max(_USUAL_MAX_DELAY, delay)
-    unreachable = next((r.unreachable for r in chosen if r.unreachable), None)
-    retry = Retry(delay, max_delay, unreachable)
-    return None if retry == Retry() else retry
-
-
-def _build_source(source: SourceSection) -> Source:
-    options = {
-        name: value for name in _SOURCE_OPTIONS if (value := getattr(source, name)) is not None
-    }
-    if source.scope is not None:
-        options["scope"] = source.scope.model_dump(exclude_none=True)
-    return Source(source.kind, source.schedule, options)

@@ -13,22 +13,26 @@ from trace_etl.dag.positions import FieldPath
 from trace_etl.dag.schema import JobSection, PublishSection
 from trace_etl.model.dag import Column
 
+CHANGES = "trace_changes"
+"""The name under which queries read the delivery log."""
 PublicationFault = tuple[FieldPath, str]
 """A field of the publication, and an error text."""
 
 
 def find_duplicate_columns(columns: Sequence[Column]) -> Iterator[PublicationFault]:
-    """Yield the columns whose names are used twice."""
-    names = [column.name for column in columns]
-    for n, name in enumerate(names):
-        if name in names[:n]:
-            yield ("schema", n, "name"), f"{name!r} is used twice; choose another name"
+    """Yield the columns whose names are used twice. Queries do not distinguish upper and lower case."""
+    names = [column.name.lower() for column in columns]
+    for n, column in enumerate(columns):
+        if names[n] in names[:n]:
+            yield ("schema", n, "name"), f"{column.name!r} is used twice; choose another name"
 
 
 def find_publication_faults(
     entry: PublishSection, job: JobSection, mode: str, storage: str
 ) -> Iterator[PublicationFault]:
     """Yield conflicts between storage, write mode, columns and the job's update strategy."""
+    if entry.name == CHANGES:
+        yield ("name",), f"{CHANGES!r} is reserved for the delivery log; choose another name"
     columns = [Column(c.name, c.type, c.nullable) for c in entry.schema_ or ()]
     for field, rule in find_shipped_faults(entry.name, mode, columns, job.unique_key):
         yield (field,), rule

@@ -225,7 +225,7 @@ def wake_up_effects(dump: Dump) -> Iterator[Violation]:
         return
     task_ids = {row.task_id for _, row in dump.rows_of(TaskRow)}
     for line, row in dump.rows_of(OutboxRow):
-        if row.kind in ("wake_up", "run_inline") and row.subject not in task_ids:
+        if row.kind in ("wake_up", "run_inline", "invoke") and row.subject not in task_ids:
             yield _make_violation(f"woken for task {row.subject}, which does not exist", line)
     for line, row in dump.rows_of(MessageRow):
         task_id = row.body.get("task_id")

@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from trace_etl.process import keep_freed_memory
 from trace_etl.query.requests import QueryLimits
 
 _MAX_COMMAND = 8192
@@ -31,6 +32,7 @@ def main() -> None:
     sys.meta_path.insert(0, _UnusedPackages())
     from trace_etl.query.processes.query_process import serve
 
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the service ends this process
     control = socket.socket(fileno=int(sys.argv[1]))

@@ -1,6 +1,5 @@
 """Frames between the Query Service and its query processes: a kind, a length, the content."""
 
-import asyncio
 import re
 import socket
 import struct
@@ -13,7 +12,8 @@ from trace_etl.model.errors import Fault, Invalid, TraceError, Unavailable
 from trace_etl.query.errors import NoDataYet, QueryCrashed, QueryTimedOut, QueryTooLarge
 
 _SIGNATURE = re.compile(rb"[?&]?X-Amz-[A-Za-z-]+=[^\s&'\"\\]*")
-_HEADER = struct.Struct("!cI")
+HEADER = struct.Struct("!cI")
+MAX_ROWS_FRAME = 512 * 1024
 READY, REQUEST, ROWS, DONE, FAILED = b"+", b"?", b"r", b"d", b"f"
 _ERRORS: dict[str, type[TraceError]] = {
     error.code: error
@@ -23,7 +23,7 @@ _ERRORS: dict[str, type[TraceError]] = {
 
 def send(channel: socket.socket, kind: bytes, content: bytes | memoryview) -> None:
     """Send one frame from a query process."""
-    header = _HEADER.pack(kind, len(content))
+    header = HEADER.pack(kind, len(content))
     sent = channel.sendmsg([header, content])
     if sent < len(header):
         channel.sendall(header[sent:])
@@ -33,24 +33,11 @@ def send(channel: socket.socket, kind: bytes, content: bytes | memoryview) -> No
 
 def receive(channel: socket.socket) -> tuple[bytes, bytes] | None:
     """Receive one frame in a query process; None after the service closed the channel."""
-    header = channel.recv(_HEADER.size, socket.MSG_WAITALL)
-    if len(header) < _HEADER.size:
+    header = channel.recv(HEADER.size, socket.MSG_WAITALL)
+    if len(header) < HEADER.size:
         return None
-    kind, length = _HEADER.unpack(header)
+    kind, length = HEADER.unpack(header)
     return kind, channel.recv(length, socket.MSG_WAITALL) if length else b""
-
-
-def write(writer: asyncio.StreamWriter, kind: bytes, content: bytes) -> None:
-    """Send one frame from the service."""
-    writer.write(_HEADER.pack(kind, len(content)) + content)
-
-
-async def read(reader: asyncio.StreamReader, max_bytes: int) -> tuple[bytes, bytes]:
-    """Receive one frame in the service. Raises IncompleteReadError at the end of the stream."""
-    kind, length = _HEADER.unpack(await reader.readexactly(_HEADER.size))
-    if length > max_bytes:
-        raise asyncio.IncompleteReadError(b"", length)  # only a broken process sends that much
-    return kind, await reader.readexactly(length)
 
 
 def encode_error(error: BaseException) -> bytes:

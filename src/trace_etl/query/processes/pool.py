@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -19,11 +19,11 @@ from trace_etl.model.errors import TraceError, Unavailable
 from trace_etl.model.result_formats import ResultFormat
 from trace_etl.query.errors import QueryCrashed, QueryTimedOut, QueryTooLarge
 from trace_etl.query.processes import frames
+from trace_etl.query.processes.channel import ProcessChannel
 from trace_etl.query.requests import DatasetView, Params, QueryLimits, TableReference
 
 _MAX_MESSAGE = 8192
 _MAX_FRAME = 64 * 2**20
-_READ_AHEAD = 2 * 2**20
 _STOP_SECONDS = 10
 _PASSED_ON = (
     "PATH",
@@ -58,8 +58,7 @@ class QueryProcess:
     """A running query process, in the service. It answers one request at a time."""
 
     process_id: int
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    channel: ProcessChannel
     ended: "asyncio.Future[int | None]"
     """Its exit status. None if it ended together with the fork server, for an unknown reason."""
     is_busy: bool = False
@@ -98,7 +97,7 @@ class QueryProcess:
         request = {
             "sql": sql,
             "params": params,
-            "views": [asdict(v) for v in views],
+            "views": views,
             "data_dsn": data_dsn,
             "format": form,
             "caller": caller,
@@ -109,22 +108,22 @@ class QueryProcess:
     async def become_ready(self) -> None:
         """Wait until the process has prepared for the next request. Raises PROCESS_LOST."""
         while not self.is_ready:
-            kind, _ = await frames.read(self.reader, _MAX_FRAME)
+            kind, _ = await self.channel.read(_MAX_FRAME)
             self.is_ready = kind == frames.READY
 
     async def _ask(
         self, request: dict[str, Any], limits: QueryLimits, receive: ReceivePiece
     ) -> bytes:
         self.is_busy = True
-        content = orjson.dumps({**request, "limits": asdict(limits)})
+        content = orjson.dumps({**request, "limits": limits})
         try:
             await self.become_ready()
             self.is_ready = False
-            frames.write(self.writer, frames.REQUEST, content)
-            kind, content = await frames.read(self.reader, _MAX_FRAME)
+            self.channel.write(frames.REQUEST, content)
+            kind, content = await self.channel.read(_MAX_FRAME)
             while kind == frames.ROWS:
                 await receive(content)  # the process waits when its socket is full
-                kind, content = await frames.read(self.reader, _MAX_FRAME)
+                kind, content = await self.channel.read(_MAX_FRAME)
         except PROCESS_LOST as error:
             raise _explain_end(await asyncio.shield(self.ended), limits) from error
         self.is_busy = False
@@ -166,6 +165,8 @@ class QueryPool:
 
     limits: QueryLimits
     """The usual limits. A process prepares for them; each request has its own."""
+    in_use: int = 0
+    """Processes that work on a query now."""
     _ids: "itertools.count[int]" = field(default_factory=itertools.count)
     _idle: list[QueryProcess] = field(default_factory=list[QueryProcess])
     _ended: "dict[int, asyncio.Future[int | None]]" = field(default_factory=dict[int, Any])
@@ -179,9 +180,11 @@ class QueryPool:
         It is killed if a request is unfinished at the end of the block.
         """
         process = await self._find_idle(caller)
+        self.in_use += 1
         try:
             yield process
         finally:
+            self.in_use -= 1
             if process.is_busy:
                 self._discard(process)
             else:
@@ -212,12 +215,13 @@ class QueryPool:
 
     async def _start(self) -> QueryProcess:
         """Start a process and wait until it is ready. Raises Unavailable."""
-        process_id, ended = next(self._ids), asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        process_id, ended = next(self._ids), loop.create_future()
         self._ended[process_id] = ended
         ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_READ_AHEAD)
-        process = QueryProcess(process_id, reader, writer, ended)
-        command = orjson.dumps({"start": process_id, "limits": asdict(self.limits)})
+        _, channel = await loop.create_unix_connection(ProcessChannel, sock=ours)
+        process = QueryProcess(process_id, channel, ended)
+        command = orjson.dumps({"start": process_id, "limits": self.limits})
         try:
             with theirs:
                 control = self._control or self._start_server()
@@ -232,7 +236,7 @@ class QueryPool:
         return process
 
     def _discard(self, process: QueryProcess) -> None:
-        process.writer.close()
+        process.channel.close()
         if not process.ended.done() and self._control is not None:
             with suppress(ConnectionError):  # the fork server and its processes are dead
                 self._control.send(orjson.dumps({"kill": process.process_id}))
@@ -287,7 +291,7 @@ class QueryPool:
     async def close(self) -> None:
         """End all processes."""
         for process in self._idle:
-            process.writer.close()
+            process.channel.close()
         self._drop_server()
         if self._server is not None:
             await asyncio.to_thread(self._server.wait, _STOP_SECONDS)

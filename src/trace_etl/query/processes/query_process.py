@@ -6,9 +6,9 @@ import resource
 import signal
 import socket
 import sys
+from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ from trace_etl.model.errors import Unavailable
 from trace_etl.model.result_formats import ResultFormat
 from trace_etl.query.processes import frames
 from trace_etl.query.requests import DatasetView, Params, QueryLimits
-from trace_etl.query.sql.engine import QueryRun, open_engine, parse_size
+from trace_etl.query.sql.engine import QueryRun, open_engine, parse_size, set_threads
 from trace_etl.query.sql.results import Piece
 from trace_etl.query.sql.sql_guard import SqlGuard
 
 _PR_SET_PDEATHSIG = 1
-_FRAME_BYTES = 512 * 1024
+_MAX_KEPT_ENGINES = 4
 # Allocations outside DuckDB's own limit: stacks of threads, Arrow batches, encoded rows.
 _OVERHEAD_BYTES = 192 * 2**20
 _MEMORY_STATUS = Path("/proc/self/status")
@@ -69,56 +69,62 @@ def serve(channel: socket.socket, parent: int, limits: QueryLimits) -> None:
 
 
 class Engines:
-    """Keeps engines that are expensive to open: a spare one, and the last one with its views.
+    """Keeps engines that are expensive to open: a spare one, and the last ones with their views.
 
     The spare is opened before a query needs it, because this takes longer than a small query. The
-    last engine answers further queries of the same caller over the same files.
+    others answer further queries of the same caller over the same files.
     """
 
     def __init__(self) -> None:
         self._spare: duckdb.DuckDBPyConnection | None = None
-        self._spare_key: tuple[str, int] | None = None
-        self._kept: tuple[bytes, duckdb.DuckDBPyConnection] | None = None
+        self._spare_limits: QueryLimits | None = None
+        self._caller = ""
+        self._kept: OrderedDict[bytes, duckdb.DuckDBPyConnection] = OrderedDict()
 
     def prepare(self, limits: QueryLimits) -> None:
         if self._spare is None:
-            self._spare, self._spare_key = open_engine(limits), (limits.memory, limits.threads)
+            self._spare, self._spare_limits = open_engine(limits), limits
 
     @contextmanager
     def use(
-        self, key: bytes | None, limits: QueryLimits
+        self, caller: str, key: bytes | None, limits: QueryLimits
     ) -> Generator[tuple[duckdb.DuckDBPyConnection, bool]]:
         """Use an engine, and learn whether it has the views already. It is kept for the same key.
 
-        An engine whose query failed, or that has no key, is closed.
+        An engine whose query failed, or that has no key, is closed; all are for another caller.
         """
-        kept, self._kept = self._kept, None
-        has_views = kept is not None and kept[0] == key
-        if kept is not None and not has_views:
-            kept[1].close()
-        engine = kept[1] if kept is not None and has_views else self._take(limits)
+        if caller != self._caller:
+            self.drop_kept()
+            self._caller = caller
+        kept = None if key is None else self._kept.pop(key, None)
+        engine = kept or self._take(limits)
         try:
-            yield engine, has_views
+            yield engine, kept is not None
         except BaseException:
             engine.close()
             raise
         if key is None:
             engine.close()
-        else:
-            self._kept = (key, engine)
+            return
+        self._kept[key] = engine
+        if len(self._kept) > _MAX_KEPT_ENGINES:
+            self._kept.popitem(last=False)[1].close()
 
     def drop_kept(self) -> None:
-        if self._kept is not None:
-            self._kept[1].close()
-            self._kept = None
+        while self._kept:
+            self._kept.popitem()[1].close()
 
     def _take(self, limits: QueryLimits) -> duckdb.DuckDBPyConnection:
         engine, self._spare = self._spare, None
-        if engine is not None and self._spare_key == (limits.memory, limits.threads):
-            return engine
-        if engine is not None:
+        prepared = self._spare_limits
+        if engine is None or prepared is None:
+            return open_engine(limits)
+        if prepared.memory != limits.memory:
             engine.close()
-        return open_engine(limits)
+            return open_engine(limits)
+        if prepared.threads != limits.threads:
+            set_threads(engine, limits.threads)
+        return engine
 
 
 class HeldSnapshot:
@@ -143,8 +149,7 @@ class HeldSnapshot:
 
 
 def _check(channel: socket.socket, guard: SqlGuard, sql: str, params: Params) -> None:
-    tables = [asdict(table) for table in guard.check(sql, params)]
-    frames.send(channel, frames.DONE, orjson.dumps(tables))
+    frames.send(channel, frames.DONE, orjson.dumps(guard.check(sql, params)))
 
 
 def _run(
@@ -155,7 +160,7 @@ def _run(
     snapshot: Snapshot | None,
 ) -> None:
     views = [DatasetView(**view) for view in request["views"]]
-    with engines.use(_make_key(request, limits), limits) as (engine, has_views):
+    with engines.use(request["caller"], _make_key(request, limits), limits) as (engine, has_views):
         run = QueryRun(
             request["sql"],
             views,
@@ -168,26 +173,27 @@ def _run(
         )
         for piece in run.stream(ResultFormat(request["format"])):
             _send_rows(channel, piece)
-        frames.send(channel, frames.DONE, orjson.dumps(asdict(run.summary)))
+        frames.send(channel, frames.DONE, orjson.dumps(run.summary))
 
 
 def _make_key(request: dict[str, Any], limits: QueryLimits) -> bytes | None:
-    """Return what an engine can be kept for; None if it reads a table or has no known caller."""
+    """Return which queries a caller's engine can answer; None if it reads a table."""
     views = request["views"]
-    if not request["caller"] or any(view["table"] for view in views):
+    is_changing = any(view["table"] or view["rows"] is not None for view in views)
+    if not request["caller"] or is_changing:
         return None
-    return orjson.dumps([request["caller"], views, limits.memory, limits.threads])
+    return orjson.dumps([views, limits.memory, limits.threads])
 
 
 def _send_rows(channel: socket.socket, piece: Piece) -> None:
     """Send a piece of the result without copying it. Blocks while the service does not read."""
     view = memoryview(piece)
-    for start in range(0, len(view), _FRAME_BYTES):
-        frames.send(channel, frames.ROWS, view[start : start + _FRAME_BYTES])
+    for start in range(0, len(view), frames.MAX_ROWS_FRAME):
+        frames.send(channel, frames.ROWS, view[start : start + frames.MAX_ROWS_FRAME])
 
 
 def _confine(parent: int) -> None:
-    """Give up what a query process does not need: writing, programs, a life without the service."""
+    """Give up what a query process does not need: writing files and starting programs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

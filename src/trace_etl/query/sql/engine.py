@@ -4,10 +4,13 @@ import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from trace_etl.dag.operators import PARQUET
+from trace_etl.data.columns import declared_arrow_type
 from trace_etl.data.errors import DataUnavailable
 from trace_etl.data.snapshots import Snapshot, open_snapshot
 from trace_etl.model.errors import Fault, Invalid, Unavailable
@@ -152,6 +155,11 @@ def open_engine(limits: QueryLimits) -> duckdb.DuckDBPyConnection:
     return engine
 
 
+def set_threads(engine: duckdb.DuckDBPyConnection, threads: int) -> None:
+    """Change the threads of an engine that is not locked yet."""
+    engine.execute(f"SET threads = {threads:d}")
+
+
 def prepare_engine(
     engine: duckdb.DuckDBPyConnection,
     views: list[DatasetView],
@@ -174,6 +182,9 @@ def _create_view(
     snapshot: Snapshot | None,
     budget: ReadBudget,
 ) -> None:
+    if view.rows is not None:
+        engine.register(view.name, _make_table(view.columns, view.rows))
+        return
     table = None
     if snapshot and view.table:
         table = open_table(snapshot, view.table, budget, view.covered_blocks)
@@ -192,6 +203,19 @@ def _create_view(
     if view.where:
         query = f"SELECT * FROM ({query}) WHERE {render_where(view, types)}"  # noqa: S608
     engine.execute(f"CREATE VIEW {quote_name(view.name)} AS {query}")
+
+
+def _make_table(columns: list[dict[str, str]], rows: list[list[Any]]) -> Any:
+    """Return rows that came as JSON as an Arrow table. Times are microseconds since 1970."""
+    types: list[Any] = [declared_arrow_type(column["type"]) for column in columns]
+    values = list(zip(*rows, strict=True)) or [()] * len(columns)
+    arrays = [
+        pa.array(column, pa.int64()).cast(kind)
+        if str(kind).startswith("timestamp")
+        else pa.array(column, kind)
+        for column, kind in zip(values, types, strict=True)
+    ]
+    return pa.table(arrays, names=[column["name"] for column in columns])
 
 
 def _table_name(view: DatasetView) -> str:

@@ -69,7 +69,8 @@ def _check_condition(parser: SqlParser, check: TaskCheck, sql: str, rows: DataFr
         kind = rows.select(F.expr(sql)).schema.fields[0].dataType
         if not isinstance(kind, BooleanType):
             raise BadSql(f"must be boolean, not {kind.simpleString()}")
-        rows.agg(count_if_false(sql))  # refuses aggregates, windows and generators
+        # Refuses aggregates, windows and generators. Spark Connect analyses only what is asked for.
+        _ = rows.agg(count_if_false(sql)).schema
     except BadSql as error:
         raise BadSql(f"check {check.name}, condition: {error.detail}") from error
     except PySparkException as error:

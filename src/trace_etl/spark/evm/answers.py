@@ -10,6 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.json as pj
 
+from trace_etl.proof import native
 from trace_etl.spark.errors import ChainMismatch, OperatorError, RpcRefused
 
 _METHOD_NOT_FOUND = -32601
@@ -109,6 +110,26 @@ def _parse_columns(body: bytes, count: int, shape: Any) -> Any:
     """Parse a batch of results; None if an answer is missing, null, an error or malformed."""
     error = pa.struct([("code", pa.int64())])
     item = pa.struct([("id", pa.int64()), ("error", error), ("result", shape)])
+    items = native.parse_answers(body, item)
+    if items is None:
+        items = _read_json(body, item)
+    if items is None or len(items) != count:
+        return None
+    ids, results = items.field("id"), items.field("result")
+    if ids.null_count or results.null_count:
+        return None
+    order = np.asarray(ids)
+    if np.array_equal(order, np.arange(count)):
+        return results
+    if np.array_equal(np.sort(order), np.arange(count)):
+        return results.take(pa.array(np.argsort(order)))
+    return None
+
+
+def _read_json(body: bytes, item: Any) -> Any:
+    """Parse answers of this type; None if the JSON is malformed or has other types."""
+    if not _is_utf8(body):
+        return None  # the reader would take the bytes as they are
     schema = pa.schema([("items", pa.list_(item))])
     # Wrap the batch into one object, because the reader expects one object per line.
     opening, closing = (b'{"items":', b"}") if body[:1] == b"[" else (b'{"items":[', b"]}")
@@ -123,16 +144,14 @@ def _parse_columns(body: bytes, count: int, shape: Any) -> Any:
         )
     except pa.ArrowInvalid:
         return None
-    items = table.column("items").chunk(0).flatten()
-    ids, results = items.field("id"), items.field("result")
-    if len(items) != count or ids.null_count or results.null_count:
-        return None
-    order = np.asarray(ids)
-    if np.array_equal(order, np.arange(count)):
-        return results
-    if np.array_equal(np.sort(order), np.arange(count)):
-        return results.take(pa.array(np.argsort(order)))
-    return None
+    return table.column("items").chunk(0).flatten()
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        return body.isascii() or bool(body.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def _sort_results(items: list[dict[str, Any]], calls: Sequence[RpcCall], label: str) -> list[Any]:

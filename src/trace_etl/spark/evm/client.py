@@ -2,20 +2,37 @@
 
 import http.client
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import Event
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from trace_etl.policy.retry import Backoff
-from trace_etl.spark.errors import RpcRefused, RpcUnreachable
+from trace_etl.spark.errors import OperatorError, RpcRefused, RpcUnreachable
 from trace_etl.spark.evm.answers import RpcCall, RpcFailure, encode_calls, read_columns, read_values
 from trace_etl.spark.evm.endpoint import Endpoint, RpcResponse
 from trace_etl.spark.evm.set_aside import BATCH_LIMITS, SET_ASIDE
 
 _MAX_WAIT = 10.0
+_ASKED_TWICE = 2
+_Answer = TypeVar("_Answer")
 _FINAL_STATUSES = (400, 401, 403, 404, 405)
 _Read = Callable[[bytes, Sequence[RpcCall], str], Any]
+
+
+@dataclass(frozen=True)
+class RpcSource:
+    """The endpoints to read from, with limits: blocks per batch and concurrent requests."""
+
+    urls: tuple[str, ...]
+    batch: int = 50
+    concurrency: int = 3
+    timeout: float = 30.0
+    tries: int = 5
+    initial_delay: float = 0.2
+    spread: bool = True
+    """Use all endpoints concurrently. False at the tip, where endpoints may differ."""
 
 
 class RpcClient:
@@ -132,6 +149,29 @@ class RpcClient:
         self.bytes_read += len(response.body)
         _check_status(response, where, len(calls))
         return response.body
+
+
+def ask_endpoints(source: RpcSource, ask: Callable[[RpcClient], _Answer]) -> list[_Answer]:
+    """Ask every endpoint that is not set aside: one that lags or lies must not decide alone.
+
+    Endpoints that do not answer are ignored if others do. Raises the error of the last one.
+    """
+    trusted = [url for url in source.urls if not SET_ASIDE.includes(url)]
+    answers: list[_Answer] = []
+    errors: list[OperatorError] = []
+    for url in trusted or source.urls:
+        client = RpcClient(
+            (url,), timeout=source.timeout, tries=_ASKED_TWICE, initial_delay=source.initial_delay
+        )
+        try:
+            answers.append(ask(client))
+        except OperatorError as error:
+            errors.append(error)
+        finally:
+            client.close()
+    if not answers:
+        raise errors[-1]
+    return answers
 
 
 def _check_status(response: RpcResponse, where: str, call_count: int) -> None:

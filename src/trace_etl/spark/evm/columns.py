@@ -10,6 +10,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trace_etl.proof import native
+
 _Array = Any  # pyarrow ships no types
 _MISSING = "a value is missing"
 _NO_PREFIX = "hexadecimal data without 0x"
@@ -19,6 +21,8 @@ _LARGEST = (1 << 63) - 1
 
 def parse_binary(texts: _Array, *, optional: bool = False) -> _Array:
     """Parse `0x…` of any even length; null stays null if `optional`. Raises ValueError."""
+    if native.kernels and (pair := native.kernels.decode_hex(native.pass_column(texts), optional)):
+        return native.make_binary(len(texts), pair, _make_validity(texts))
     data, starts, lengths = _read_texts(texts, optional)
     sizes = np.maximum(lengths - 2, 0)
     if np.any(sizes % 2):
@@ -65,6 +69,11 @@ def parse_fixed(texts: _Array, *, length: int, prefix: int) -> _Array:
 
 def parse_integers(texts: _Array, *, optional: bool = False) -> _Array:
     """Parse quantities to int64. Raises ValueError, or OverflowError above 63 bits."""
+    if native.kernels:
+        numbers = native.kernels.decode_integers(native.pass_column(texts), optional)
+        if numbers is not None:
+            buffers = [_make_validity(texts), pa.py_buffer(numbers)]
+            return pa.Array.from_buffers(pa.int64(), len(texts), buffers)
     data, starts, lengths = _read_texts(texts, optional)
     if np.any(lengths == 2):
         raise ValueError("a quantity without digits")

@@ -1,7 +1,6 @@
 """Call one JSON-RPC endpoint over a persistent connection."""
 
 import base64
-import gzip
 import http.client
 import socket
 import ssl
@@ -12,12 +11,16 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cache
 from math import inf
-from threading import Event, Lock
+from threading import Event, Lock, Timer
 from urllib.parse import unquote, urlsplit
 
 from trace_etl.spark.errors import BadTask
 
 _CONNECT_SECONDS = 5.0
+# Far above the answers of real nodes: their batches are chosen so that they have about 4 MB.
+_MAX_BYTES = 1 << 28
+_MAX_TIMEOUTS = 10  # a node that sends a byte now and then must not hold a task for ever
+_PIECE = 1 << 20
 
 
 class RateLimit:
@@ -108,20 +111,26 @@ class Endpoint:
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> RpcResponse:
+        # The timeout of the socket ends a silence. This ends an answer that never ends.
+        watch = Timer(_MAX_TIMEOUTS * self._timeout, self.interrupt)
+        watch.daemon = True
+        watch.start()
         try:
             connection.request("POST", self._target, body, self._headers)
             response = connection.getresponse()
-            body = response.read()
+            body = _read_body(response)
             if response.headers.get("Content-Encoding", "").lower() == "gzip":
-                body = gzip.decompress(body)
+                body = _decompress(body)
             wait = parse_retry_after(response.headers.get("Retry-After", ""))
             return RpcResponse(response.status, body, wait)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except zlib.error as error:
             self.close()
             raise http.client.HTTPException(f"damaged gzip content: {error}") from error
         except BaseException:
             self.close()
             raise
+        finally:
+            watch.cancel()
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._tls is None:
@@ -137,6 +146,36 @@ class Endpoint:
         connection.sock.settimeout(self._timeout)
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
+
+
+def _read_body(response: http.client.HTTPResponse) -> bytes:
+    """Read a body of limited size. Raises HTTPException."""
+    pieces: list[bytes] = []
+    size = 0
+    while piece := response.read(_PIECE):
+        pieces.append(piece)
+        size += len(piece)
+        if size > _MAX_BYTES:
+            raise http.client.HTTPException(f"an answer of more than {_MAX_BYTES >> 20} MiB")
+    if response.length:  # what is missing of the announced bytes
+        raise http.client.IncompleteRead(b"", response.length)
+    return b"".join(pieces)
+
+
+def _decompress(body: bytes) -> bytes:
+    """Decompress gzip content to a limited size. Raises zlib.error or HTTPException."""
+    pieces: list[bytes] = []
+    size = 0
+    while body:
+        reader = zlib.decompressobj(wbits=31)
+        pieces.append(reader.decompress(body, _MAX_BYTES - size + 1))
+        size += len(pieces[-1])
+        if size > _MAX_BYTES:
+            raise http.client.HTTPException(f"an answer of more than {_MAX_BYTES >> 20} MiB")
+        if not reader.eof:
+            raise zlib.error("the content ends too early")
+        body = reader.unused_data
+    return b"".join(pieces)
 
 
 def parse_retry_after(text: str) -> float | None:

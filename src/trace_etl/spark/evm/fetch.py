@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from threading import Lock, local
 from typing import Any
 
@@ -18,7 +18,11 @@ from trace_etl.dag.chain.tables import ColumnChoice, list_columns
 from trace_etl.spark.errors import ChainMismatch, RpcRefused, VerificationFailed
 from trace_etl.spark.evm import shapes
 from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
-from trace_etl.spark.evm.checks import (
+from trace_etl.spark.evm.chunk import BlockChunk
+from trace_etl.spark.evm.client import RpcClient, RpcSource, ask_endpoints
+from trace_etl.spark.evm.columns import list_lengths, parse_integers
+from trace_etl.spark.evm.set_aside import SET_ASIDE
+from trace_etl.spark.verify.agreement import (
     check_empty_blooms,
     check_links,
     check_logs,
@@ -28,10 +32,6 @@ from trace_etl.spark.evm.checks import (
     check_transactions,
     check_uncles,
 )
-from trace_etl.spark.evm.chunk import BlockChunk
-from trace_etl.spark.evm.client import RpcClient
-from trace_etl.spark.evm.columns import list_lengths, parse_integers
-from trace_etl.spark.evm.set_aside import SET_ASIDE
 from trace_etl.spark.verify.verifier import Verifier
 
 _log = structlog.stdlib.get_logger()
@@ -42,20 +42,6 @@ _INITIAL_BATCH = 10
 # refusal halves it.
 _MAX_RANGE_TRIES = 2
 _TARGET_BYTES = 4_000_000  # an answer of this size hides the round trip and still parses quickly
-
-
-@dataclass(frozen=True)
-class RpcSource:
-    """The endpoints to read from, with limits: blocks per batch and concurrent requests."""
-
-    urls: tuple[str, ...]
-    batch: int = 50
-    concurrency: int = 3
-    timeout: float = 30.0
-    tries: int = 5
-    initial_delay: float = 0.2
-    spread: bool = True
-    """Use all endpoints concurrently. False at the tip, where endpoints may differ."""
 
 
 class BatchSizer:
@@ -138,8 +124,18 @@ class RangeReader:
             client.close()
 
     def chain_id(self) -> int:
-        """The id of the chain that the endpoints serve."""
-        self._chain_id = int(self.call(RpcCall("eth_chainId", ())), 16)
+        """The id of the chain. All endpoints must agree, unless signed transactions prove it.
+
+        Raises ChainMismatch.
+        """
+        if self._wants_transactions and self._rules.includes("transactions_root"):
+            self._chain_id = _read_chain_id(self._client)
+            return self._chain_id
+        answers = ask_endpoints(self._source, lambda client: (_read_chain_id(client), client.label))
+        if len({number for number, _ in answers}) > 1:
+            named = ", ".join(f"{number} ({label})" for number, label in answers)
+            raise ChainMismatch(f"the RPC endpoints report different chains: {named}; check them")
+        self._chain_id = answers[0][0]
         return self._chain_id
 
     def call(self, call: RpcCall) -> Any:
@@ -167,7 +163,7 @@ class RangeReader:
             for future in waiting:  # the caller stopped early
                 future.cancel()
 
-    def verified(self) -> VerifiedRange:
+    def verified(self, *, is_provisional: bool = False) -> VerifiedRange:
         """What was verified of the chunks that were read, which must be consecutive."""
         first, last = self._borders[0], self._borders[-1]
         return VerifiedRange(
@@ -182,6 +178,7 @@ class RangeReader:
             first_parent_hash=first[2],
             first_hash=first[3],
             last_hash=last[4],
+            provisional=is_provisional,
         )
 
     def _list_checks(self) -> Iterator[str]:
@@ -189,6 +186,7 @@ class RangeReader:
         needed = {
             "transactions_root": self._wants_transactions,
             "gas_price": self._wants_transactions,
+            "contract_address": self._wants_transactions,
             "senders": self._wants_transactions,
             "receipts_root": self._wants_receipts,
             "gas_used": self._wants_receipts,
@@ -351,6 +349,16 @@ class RangeReader:
             middle = len(numbers) // 2
             halves = numbers[:middle], numbers[middle:]
             return pa.concat_arrays([self._read_logs(client, half) for half in halves])
+
+
+def _read_chain_id(client: RpcClient) -> int:
+    answer = client.call(RpcCall("eth_chainId", ()))
+    try:
+        return int(answer, 16)
+    except (TypeError, ValueError) as error:
+        raise ChainMismatch(
+            f"eth_chainId at {client.label} answered {str(answer)[:40]!r}; check the RPC endpoint"
+        ) from error
 
 
 def _list_added(table: str, columns: ColumnChoice) -> set[str]:

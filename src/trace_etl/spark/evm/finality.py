@@ -3,13 +3,9 @@
 from dataclasses import dataclass
 
 from trace_etl.dag.chain.rules import Finality
-from trace_etl.spark.errors import ChainMismatch, NotFinal, OperatorError, RpcRefused
+from trace_etl.spark.errors import ChainMismatch, NotFinal, RpcRefused
 from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
-from trace_etl.spark.evm.client import RpcClient
-from trace_etl.spark.evm.fetch import RpcSource
-from trace_etl.spark.evm.set_aside import SET_ASIDE
-
-_TRIES = 2
+from trace_etl.spark.evm.client import RpcClient, RpcSource, ask_endpoints
 
 
 @dataclass(frozen=True)
@@ -20,8 +16,28 @@ class FinalBlock:
     endpoint: str
 
 
-def require_final(source: RpcSource, last: int, finality: Finality) -> None:
-    """Raise NotFinal if the chain may still replace block `last`. Raises RpcUnreachable or RpcRefused."""
+def check_finality(source: RpcSource, last: int, finality: Finality) -> bool:
+    """Return whether the blocks up to `last` are provisional.
+
+    Raises NotFinal if the job must wait, RpcUnreachable or RpcRefused.
+    """
+    if finality == 0:
+        return False
+    if finality != "provisional":
+        _require_final(source, last, finality)
+        return False
+    if last <= find_final_block(source, "finalized").number:
+        return False
+    head = find_final_block(source, 0)
+    if last > head.number:
+        raise NotFinal(
+            f"block {last} does not exist yet: the head of {head.endpoint} is {head.number}; the task "
+            "waits for it"
+        )
+    return True
+
+
+def _require_final(source: RpcSource, last: int, finality: Finality) -> None:
     final = find_final_block(source, finality)
     if last <= final.number:
         return
@@ -33,31 +49,14 @@ def require_final(source: RpcSource, last: int, finality: Finality) -> None:
 
 
 def find_final_block(source: RpcSource, finality: Finality) -> FinalBlock:
-    """Ask every endpoint and return the lowest answer: one that lags or lies must not decide alone.
-
-    Endpoints that do not answer are ignored if others do. Raises the error of the last one.
-    """
-    trusted = [url for url in source.urls if not SET_ASIDE.includes(url)]
-    answers: list[FinalBlock] = []
-    errors: list[OperatorError] = []
-    for url in trusted or source.urls:
-        client = RpcClient(
-            (url,), timeout=source.timeout, tries=_TRIES, initial_delay=source.initial_delay
-        )
-        try:
-            answers.append(_ask(client, finality))
-        except OperatorError as error:
-            errors.append(error)
-        finally:
-            client.close()
-    if not answers:
-        raise errors[-1]
+    """Ask every endpoint and return the lowest answer. Raises the error of the last one."""
+    answers = ask_endpoints(source, lambda client: _ask(client, finality))
     return min(answers, key=lambda answer: answer.number)
 
 
 def _ask(client: RpcClient, finality: Finality) -> FinalBlock:
     """Ask one endpoint. Raises NotFinal if it answers, but does not report a finalized block."""
-    if finality != "finalized":
+    if isinstance(finality, int):
         return FinalBlock(_read_number(client, "latest") - finality, client.label)
     try:
         return FinalBlock(_read_number(client, "finalized"), client.label)

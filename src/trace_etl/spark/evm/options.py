@@ -103,8 +103,9 @@ def _parse_columns(options: Mapping[str, str], tables: Sequence[str]) -> ColumnC
 
 
 def _parse_finality(options: Mapping[str, str]) -> Finality:
-    if options.get("finality") == "finalized":
-        return "finalized"
+    text = options.get("finality")
+    if text == "finalized" or text == "provisional":
+        return text
     return _parse_number(options, "finality", 0)
 
 

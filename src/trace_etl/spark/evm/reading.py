@@ -11,6 +11,7 @@ from trace_etl.dag.chain.tables import ColumnChoice
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.columns import parse_binary, parse_integers
 from trace_etl.spark.evm.fetch import RangeReader
+from trace_etl.spark.evm.finality import check_finality
 from trace_etl.spark.evm.options import BUNDLE, LINKS, VERIFIED, EvmOptions
 from trace_etl.spark.evm.tables import build_table
 from trace_etl.spark.session.executors import freeze_imports
@@ -37,6 +38,10 @@ def read_range(options: EvmOptions, partition: InputPartition) -> Iterator[Any]:
     """Yield the record batches of a partition, in chain order."""
     assert isinstance(partition, BlockRange)
     source, columns = options.source, options.columns
+    # The driver has made a job wait that may not read provisional blocks.
+    is_provisional = options.finality == "provisional" and check_finality(
+        source, partition.end, options.finality
+    )
     with RangeReader(source, options.tables, options.rules, columns) as reader:
         chain_id = reader.chain_id()
         for chunk in reader.chunks(partition.start, partition.end):
@@ -45,9 +50,8 @@ def read_range(options: EvmOptions, partition: InputPartition) -> Iterator[Any]:
             else:
                 yield build_table(options.dataset, chunk, chain_id, columns)
         if options.dataset == BUNDLE:
-            yield _make_bundle(
-                [VERIFIED], [reader.verified().model_dump_json().encode()], partition.start
-            )
+            verified = reader.verified(is_provisional=is_provisional).model_dump_json()
+            yield _make_bundle([VERIFIED], [verified.encode()], partition.start)
     freeze_imports()
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from trace_etl.dag.column_types import BY_ARROW
 from trace_etl.policy.ranges import split_range
 from trace_etl.spark.errors import BadTask, report_errors
-from trace_etl.spark.evm.finality import require_final
+from trace_etl.spark.evm.finality import check_finality
 from trace_etl.spark.evm.options import BUNDLE, EvmOptions
 from trace_etl.spark.evm.reading import BUNDLE_SCHEMA, BlockRange, read_range, unpack_slice
 from trace_etl.spark.evm.stream import EvmStreamReader
@@ -75,8 +75,7 @@ class EvmReader(DataSourceReader):
         options = self._options
         if options.end is None:
             raise BadTask("evm option end: is missing")
-        if options.finality != 0:
-            require_final(options.source, options.end, options.finality)
+        check_finality(options.source, options.end, options.finality)
         ranges = split_range(options.start, options.end, options.partition_size)
         freeze_imports()
         return [BlockRange(start, end) for start, end in ranges]

@@ -15,7 +15,7 @@ from trace_etl.api.task.payload import TaskOutput
 from trace_etl.dag.buffered_datasets import RESERVED
 from trace_etl.dag.column_types import BY_SPARK, appended_form, buffered_form
 from trace_etl.data import appends, connection
-from trace_etl.data.errors import KeyMissing, ValueRefused
+from trace_etl.data.errors import ColumnsChanged, KeyMissing, ValueRefused
 from trace_etl.model.storage import hot_table
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadSql, BadTask, report_errors
@@ -36,8 +36,11 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
         raise BadTask(f"output {output.name}: append needs Postgres data (TRACE_DATA_DSN)")
     frame = cast_to_stored(result.frame, output)
     target = _make_target(context, output, frame)
-    with connection.connect(dsn) as conn, connection.transaction(conn):
-        target = appends.create_staging(conn, target)
+    try:
+        with connection.connect(dsn) as conn, connection.transaction(conn):
+            target = appends.create_staging(conn, target)
+    except ColumnsChanged as error:
+        raise BadSql(f"output {output.name}: {error}") from error
     try:
         staged = map_batches(frame.coalesce(1), _Stager(dsn, target), _REPORT_TYPE)
         cast("Any", staged).collect()

@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from trace_etl.dag.column_types import MAX_TABLE_NAME_BYTES
 from trace_etl.spark.errors import BadColumn
 
 BatchWork = Callable[[Iterator[Any]], Iterator[Any]]
 _MAX_LENGTH = 255
-_MAX_POSTGRES_BYTES = 63
 
 
 def quote_name(name: str) -> str:
@@ -51,10 +51,10 @@ def check_names(output: str, schema: StructType, *, is_table: bool = False) -> N
             if problem := _find_problem(name):
                 raise BadColumn(f"output {output}, column {number} ({name[:80]!r}): {problem}")
         size = len(field.name.encode())
-        if is_table and size > _MAX_POSTGRES_BYTES:
+        if is_table and size > MAX_TABLE_NAME_BYTES:
             raise BadColumn(
                 f"output {output}, column {number} ({field.name[:80]!r}): the name has {size} "
-                f"bytes, but Postgres allows {_MAX_POSTGRES_BYTES}; give it a shorter alias"
+                f"bytes, but Postgres allows {MAX_TABLE_NAME_BYTES}; give it a shorter alias"
             )
 
 

@@ -54,6 +54,11 @@ def open_partition(task_input: TaskInput, partition: InputPartition, store: Obje
     return Scan(store, tuple(keys), to_arrow_schema(schema, timezone="UTC"))
 
 
+def read_made_from(partition: InputPartition, store: ObjectStore) -> list[str] | None:
+    """Return the digests of what a partition was made from, if it can be added to."""
+    return _read_marker("previous output", partition, store).made_from
+
+
 def load(
     spark: SparkSession,
     task_input: TaskInput,

@@ -33,9 +33,9 @@ class WrittenFile:
     rows: int
     bytes: int
     sha256: str | None = None
-    """Of the bytes of the file, as hexadecimal text."""
+    """SHA-256 of the bytes of the file, as hexadecimal text."""
     content: ContentHash | None = None
-    """Of its rows. None: the file is a text, or a column has a type without a canonical encoding."""
+    """Hashes of its rows. None: the file is a text, or a column has a type without a canonical encoding."""
 
 
 @contextmanager

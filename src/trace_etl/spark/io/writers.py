@@ -87,6 +87,8 @@ class Frame:
     """Or `csv`, or `json` for a single column of JSON texts."""
     invalidations: Sequence[Invalidation] = ()
     """Invalidations of inputs, reported with the completion."""
+    made_from: Sequence[str] | None = None
+    """Digests of the input partitions, if a later task can add rows of others to these."""
 
     def write(self, targets: Mapping[str, OutputFile]) -> WrittenFiles:
         target, schema = targets[self.output].with_suffix(self.suffix), self.schemas()[self.output]
@@ -173,11 +175,37 @@ class Split:
         return dict(self.tables)
 
 
-Result = Frame | Bundle | Split
+@dataclass(frozen=True)
+class NativeFiles:
+    """Outputs that a native program wrote as Parquet files. They are written again in our own form."""
+
+    files: Mapping[str, Any]
+    remove: Callable[[], None]
+    """Removes the files of the program."""
+
+    def write(self, targets: Mapping[str, OutputFile]) -> WrittenFiles:
+        try:
+            return WrittenFiles({name: self._copy(name, targets[name]) for name in self.files})
+        finally:
+            self.remove()
+
+    def schemas(self) -> dict[str, Any]:
+        return {name: file.schema_arrow for name, file in self.files.items()}
+
+    def _copy(self, name: str, target: OutputFile) -> WrittenFile:
+        file = self.files[name]
+        return _write_file(target, file.schema_arrow, file.iter_batches())
+
+
+Result = Frame | Bundle | Split | NativeFiles
 
 
 def mark_success(
-    target: OutputFile, written: WrittenFile, schema: Any, verified: VerifiedRange | None = None
+    target: OutputFile,
+    written: WrittenFile,
+    schema: Any,
+    verified: VerifiedRange | None = None,
+    made_from: Sequence[str] | None = None,
 ) -> None:
     """Write the success marker beside a finished file."""
     columns = [
@@ -195,6 +223,7 @@ def mark_success(
         verified=verified,
         content_hash=written.content.content_hash if written.content else None,
         row_sum=written.content.row_sum if written.content else None,
+        made_from=None if made_from is None else list(made_from),
     )
     write_marker(target.store, target.storage.ref(), marker)
 

@@ -45,4 +45,4 @@ def _find_module(name: str) -> Any:
     operator = OPERATORS.get(name)
     if operator is None or not operator.is_for_workers:
         raise BadTask(f"operator {name}: this worker cannot run it")
-    return importlib.import_module(f"{__name__}.{name}")
+    return importlib.import_module(operator.module or f"{__name__}.{name}")

@@ -9,7 +9,7 @@ from trace_etl.dag.chain.tables import ColumnChoice
 from trace_etl.dag.operators import IngestConfig
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.evm.fetch import DEFAULT_RULES, RangeReader, RpcSource
-from trace_etl.spark.evm.finality import require_final
+from trace_etl.spark.evm.finality import check_finality
 from trace_etl.spark.evm.options import BUNDLE, VERIFIED
 from trace_etl.spark.evm.tables import build_table, make_schema
 from trace_etl.spark.io.writers import Bundle, Split
@@ -32,11 +32,11 @@ def run(context: OperatorContext, config: IngestConfig) -> Bundle | Split:
     start, end = context.block_range()
     urls, rules = context.rpc_urls(config.rpc), context.verify_rules(config)
     source = _make_source(context, urls, config)
-    columns = config.column_choice
+    columns, finality = config.column_choice, _choose_finality(context, config)
     tables = {name: make_schema(name, columns) for name in context.outputs}
     if start // _BLOCKS_PER_TASK == end // _BLOCKS_PER_TASK:
         # One executor fetches and writes, so no row goes through the JVM.
-        fetch = FetchRange(source, tuple(tables), start, end, rules, columns, config.finality)
+        fetch = FetchRange(source, tuple(tables), start, end, rules, columns, finality)
         one_row = context.spark.range(0, 1, 1, 1)  # one task
         return Split(one_row, fetch, tables, sorted_by=_SORTED_BY)
     frame = (
@@ -49,13 +49,19 @@ def run(context: OperatorContext, config: IngestConfig) -> Bundle | Split:
         .option("partition_size", _BLOCKS_PER_TASK)
         .option("batch", config.batch)
         .option("columns", columns if isinstance(columns, str) else ",".join(columns))
-        .option("finality", config.finality)
+        .option("finality", finality)
         .option("verify", rules.level)
         .option("exceptions", ",".join(rules.exceptions))
         .option("verify_senders", str(rules.senders).lower())
         .load()
     )
     return Bundle(frame, tables, is_parallel=True, sorted_by=_SORTED_BY)
+
+
+def _choose_finality(context: OperatorContext, config: IngestConfig) -> Finality:
+    """A task that reads provisional blocks again waits until they are final."""
+    parameters = context.task.parameters
+    return "finalized" if parameters is not None and parameters.recheck else config.finality
 
 
 def _make_source(
@@ -82,11 +88,10 @@ class FetchRange:
     finality: Finality = 0
 
     def __call__(self, _: Any) -> Iterator[tuple[str, Any]]:
-        if self.finality != 0:
-            require_final(self.source, self.end, self.finality)
+        is_provisional = check_finality(self.source, self.end, self.finality)
         with RangeReader(self.source, self.tables, self.rules, self.columns) as reader:
             chain_id = reader.chain_id()
             for chunk in reader.chunks(self.start, self.end):
                 for table in self.tables:
                     yield table, build_table(table, chunk, chain_id, self.columns)
-            yield VERIFIED, reader.verified()
+            yield VERIFIED, reader.verified(is_provisional=is_provisional)

@@ -1,6 +1,8 @@
 """Run a user's SELECT. The inputs are views with the names that the job gives them."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
@@ -16,40 +18,80 @@ from pyspark.sql.types import (
 
 from trace_etl.api.task.payload import TaskParameters, TaskPayload
 from trace_etl.dag.operators import SqlConfig
+from trace_etl.spark import increments
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadSql
+from trace_etl.spark.io import inputs as inputs_io
+from trace_etl.spark.io.inputs import Input
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.session.failures import first_line, is_spark_lost
-from trace_etl.spark.sql_guard.query import SqlParameter, check_query
+from trace_etl.spark.sql_guard.query import CheckedQuery, SqlParameter, check_query
 
 _NOT_STORED = (NullType, AnsiIntervalType, CalendarIntervalType, VariantType)
 
 
 def run(context: OperatorContext, config: SqlConfig) -> Frame:
     """Return the rows of the SELECT as the only output. Raises BadSql."""
-    return run_select(context, config.sql)
+    query = _check_text(context, config.sql)
+    if increments.can_add(context.task) and not query.parameters:
+        return _run_whole(context, query)
+    return _run_over(context, query, context.inputs)
 
 
 def run_select(context: OperatorContext, text: str) -> Frame:
     """Return the result of the SELECT. Raises BadSql."""
-    spark, inputs = context.spark, context.inputs
-    names = [item.name for item in inputs]
-    query = check_query(context.open_parser(spark), text, names, _list_parameters(context.task))
+    return _run_over(context, _check_text(context, text), context.inputs)
+
+
+def _check_text(context: OperatorContext, text: str) -> CheckedQuery:
+    names = [item.name for item in context.task.inputs]
+    parser = context.open_parser(context.spark)
+    return check_query(parser, text, names, _list_parameters(context.task))
+
+
+def _run_over(context: OperatorContext, query: CheckedQuery, inputs: Sequence[Input]) -> Frame:
     for item in inputs:
         item.frame.createOrReplaceTempView(item.name)
     try:
-        frame = query.frame(spark)
+        frame = query.frame(context.spark)
         _check_columns(frame.schema)
     except PySparkException as error:
         if is_spark_lost(error):
             raise
-        raise BadSql(f"{first_line(error)} (inputs: {', '.join(names) or 'none'})") from error
+        names = ", ".join(item.name for item in inputs)
+        raise BadSql(f"{first_line(error)} (inputs: {names or 'none'})") from error
     return Frame(
         context.outputs[0],
         frame,
         is_ordered=query.is_ordered,
         is_large=not all(item.is_small for item in inputs),
     )
+
+
+def _run_whole(context: OperatorContext, query: CheckedQuery) -> Frame:
+    """Return the result over all partitions of the only input: from new ones only, if that is the same."""
+    task, store = context.task, context.settings.objects
+    [task_input] = task.inputs
+    digests = increments.list_digests(task_input)
+    made_from = inputs_io.read_made_from(task.previous, store) if task.previous else None
+    if made_from is None or not set(made_from) <= digests.keys():
+        frame = _run_over(context, query, context.inputs)
+        can_be_added_to = increments.find_merge(frame.frame) is not None
+        return replace(frame, made_from=list(digests) if can_be_added_to else None)
+    assert task.previous is not None
+    added = [part for digest, part in digests.items() if digest not in set(made_from)]
+    # Without new partitions, one of them gives the columns, and its rows are left out.
+    read = task_input.model_copy(update={"partitions": added or task_input.partitions[:1]})
+    frame = _run_over(context, query, [context.load(read)])
+    merge = increments.find_merge(frame.frame)
+    if merge is None:  # another version of Spark made the previous result
+        return _run_over(context, query, context.inputs)
+    previous_input = task_input.model_copy(
+        update={"partitions": [task.previous], "where": None, "time_column": None}
+    )
+    previous = context.load(previous_input).frame
+    rows = merge.apply(previous, frame.frame) if added else previous
+    return replace(frame, frame=rows, made_from=list(digests))
 
 
 def _list_parameters(task: TaskPayload) -> dict[str, SqlParameter]:

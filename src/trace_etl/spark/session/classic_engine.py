@@ -47,6 +47,7 @@ class ClassicEngine:
             scratch=self._scratch.directory,
             is_local=is_local(settings.master),
             is_brief=settings.is_brief,
+            shares_group=settings.shares_group,
             flags=settings.java_flags,
         )
         conf = spark_conf(settings, self._scratch)

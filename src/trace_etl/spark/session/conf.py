@@ -106,4 +106,5 @@ def _make_local_conf(scratch: Scratch) -> dict[str, str]:
         # Over TCP each transfer to a Python worker waits 40 ms for a delayed acknowledgement.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": str(scratch.sockets),
+        "spark.python.daemon.module": "trace_etl.spark.session.python_daemon",
     }

@@ -133,7 +133,11 @@ class _ParserJvm:
     def start(cls, settings: SparkSettings) -> "_ParserJvm":
         scratch = Scratch.make(settings.spark_dir)
         process = jvm.launch(
-            settings.java_home, memory=_PARSER_MEMORY, scratch=scratch.directory, is_brief=True
+            settings.java_home,
+            memory=_PARSER_MEMORY,
+            scratch=scratch.directory,
+            is_brief=True,
+            shares_group=settings.shares_group,
         )
         return cls(process, scratch, SqlParser.of_gateway(process.connect()))
 

@@ -115,6 +115,7 @@ def launch(
     scratch: Path,
     is_local: bool = True,
     is_brief: bool = False,
+    shares_group: bool = False,
     flags: Sequence[str] = (),
 ) -> JvmProcess:
     """Start a JVM without waiting until it listens. Raises SparkNotStarted.
@@ -135,7 +136,8 @@ def launch(
                 stdout=stderr,
                 stderr=stderr,
                 env=_build_environment(gateway_file, is_local=is_local),
-                process_group=0,  # Ctrl-C must not reach the JVM: this process stops it
+                # Ctrl-C must not reach the JVM: this process stops it.
+                process_group=None if shares_group else 0,
             )
         except OSError as error:
             raise SparkNotStarted(f"cannot start {home}/bin/java: {error.strerror}") from error

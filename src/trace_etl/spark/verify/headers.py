@@ -1,11 +1,20 @@
 """Recompute the hash of block headers, of every fork to Osaka."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+from trace_etl.proof import native
 from trace_etl.spark.evm.columns import split_texts
 from trace_etl.spark.verify.keccak import keccak
-from trace_etl.spark.verify.rlp_columns import make_head
+from trace_etl.spark.verify.rlp_columns import (
+    encode_data,
+    encode_hashes,
+    encode_quantities,
+    encode_records,
+    make_head,
+    split,
+)
 
 _Array = Any  # pyarrow ships no types
 _STRING, _LIST = 0x80, 0xC0
@@ -36,28 +45,38 @@ def _encode_bytes(value: bytes) -> bytes:
     return value if len(value) == 1 and value < b"\x80" else make_head(len(value), _STRING) + value
 
 
-_HASH = _fixed(32)
+class _Kind(NamedTuple):
+    """How a field is encoded: one value, or the column of many headers."""
+
+    one: Callable[[str], bytes]
+    column: Callable[[_Array], _Array]
+
+
+_HASH = _Kind(_fixed(32), partial(encode_hashes, length=32))
+_ADDRESS = _Kind(_fixed(20), partial(encode_hashes, length=20))
+_DATA = _Kind(_data, encode_data)
+_QUANTITY = _Kind(_quantity, encode_quantities)
 # In the order of the hash.
-_FIELDS: tuple[tuple[str, Callable[[str], bytes]], ...] = (
+_FIELDS: tuple[tuple[str, _Kind], ...] = (
     ("parentHash", _HASH),
     ("sha3Uncles", _HASH),
-    ("miner", _fixed(20)),
+    ("miner", _ADDRESS),
     ("stateRoot", _HASH),
     ("transactionsRoot", _HASH),
     ("receiptsRoot", _HASH),
-    ("logsBloom", _data),
-    ("difficulty", _quantity),
-    ("number", _quantity),
-    ("gasLimit", _quantity),
-    ("gasUsed", _quantity),
-    ("timestamp", _quantity),
-    ("extraData", _data),
+    ("logsBloom", _DATA),
+    ("difficulty", _QUANTITY),
+    ("number", _QUANTITY),
+    ("gasLimit", _QUANTITY),
+    ("gasUsed", _QUANTITY),
+    ("timestamp", _QUANTITY),
+    ("extraData", _DATA),
     ("mixHash", _HASH),
-    ("nonce", _data),
-    ("baseFeePerGas", _quantity),  # London
+    ("nonce", _DATA),
+    ("baseFeePerGas", _QUANTITY),  # London
     ("withdrawalsRoot", _HASH),  # Shanghai
-    ("blobGasUsed", _quantity),  # Cancun
-    ("excessBlobGas", _quantity),
+    ("blobGasUsed", _QUANTITY),  # Cancun
+    ("excessBlobGas", _QUANTITY),
     ("parentBeaconBlockRoot", _HASH),
     ("requestsHash", _HASH),  # Prague
 )
@@ -67,6 +86,8 @@ _REQUIRED = HEADER_FIELDS.index("baseFeePerGas")
 
 def encode_headers(blocks: _Array) -> list[bytes]:
     """Encode headers as RLP lists. Raises ValueError that names a missing or wrong field."""
+    if native.kernels and (columns := _encode_columns(blocks)):
+        return split(encode_records(columns))
     columns = [split_texts(blocks.field(name)) for name in HEADER_FIELDS]
     return [_encode_header(values) for values in zip(*columns, strict=True)]
 
@@ -82,15 +103,29 @@ def encode_list(items: Iterable[bytes]) -> bytes:
     return make_head(len(payload), _LIST) + payload
 
 
+def _encode_columns(blocks: _Array) -> list[_Array] | None:
+    """Encode the fields of many headers at once; None if a value is missing or wrong."""
+    columns: list[_Array] = []
+    for position, (name, kind) in enumerate(_FIELDS):
+        texts = blocks.field(name)
+        if position >= _REQUIRED and texts.null_count == len(texts):
+            continue  # before the fork that adds the field
+        try:
+            columns.append(kind.column(texts))
+        except ValueError:
+            return None
+    return columns
+
+
 def _encode_header(values: tuple[str | None, ...]) -> bytes:
     parts: list[bytes] = []
-    for position, (text, (name, encode)) in enumerate(zip(values, _FIELDS, strict=True)):
+    for position, (text, (name, kind)) in enumerate(zip(values, _FIELDS, strict=True)):
         if text is None:
             if position < _REQUIRED:
                 raise ValueError(f"{name}: a value is missing in a header")
             continue  # before the fork that adds the field
         try:
-            parts.append(encode(text))
+            parts.append(kind.one(text))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
     return encode_list(parts)

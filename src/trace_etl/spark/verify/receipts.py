@@ -10,9 +10,8 @@ from trace_etl.spark.verify.rlp_columns import (
     encode_data,
     encode_hashes,
     encode_lists,
-    encode_payloads,
     encode_quantities,
-    join,
+    encode_records,
 )
 from trace_etl.spark.verify.transactions import read_types
 
@@ -20,6 +19,8 @@ _Array = Any  # pyarrow ships no types
 _BLOOM_HEAD = pa.scalar(b"\xb9\x01\x00", pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
 _DEPOSIT = 0x7E
+# The byte before a typed receipt; legacy ones have none.
+_PREFIXES: Any = pa.array([bytes([kind]) if kind else b"" for kind in range(256)], pa.binary())
 
 
 def encode_receipts(receipts: _Array, log_offsets: Any, logs: _Array, blooms: Any) -> _Array:
@@ -35,9 +36,7 @@ def encode_receipts(receipts: _Array, log_offsets: Any, logs: _Array, blooms: An
     ]
     if np.any(types == _DEPOSIT):
         columns += _encode_deposit_fields(receipts, types)
-    payloads = encode_payloads(join(columns))
-    kinds = pa.array([bytes([kind]) if kind else b"" for kind in range(256)], pa.binary())
-    return join([kinds.take(pa.array(types)), payloads])
+    return encode_records(columns, _PREFIXES.take(pa.array(types)))
 
 
 def encode_logs(logs: _Array) -> _Array:
@@ -48,7 +47,7 @@ def encode_logs(logs: _Array) -> _Array:
         encode_hashes(topics.flatten(), length=32), offsets - (offsets[0] if len(offsets) else 0)
     )
     addresses = encode_hashes(logs.field("address"), length=20)
-    return encode_payloads(join([addresses, topic_lists, encode_data(logs.field("data"))]))
+    return encode_records([addresses, topic_lists, encode_data(logs.field("data"))])
 
 
 def _encode_outcomes(receipts: _Array) -> _Array:

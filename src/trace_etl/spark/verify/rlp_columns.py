@@ -11,10 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trace_etl.proof import native
 from trace_etl.spark.evm.columns import parse_binary, parse_fixed, parse_minimal_bytes
 
 _Array = Any  # pyarrow ships no types
 _STRING, _LIST = 0x80, 0xC0
+_NOTHING: Any = pa.scalar(b"", pa.binary())
 
 
 def make_head(size: int, kind: int) -> bytes:
@@ -35,17 +37,25 @@ _HEADS: dict[int, _Array] = {
 
 def encode_hashes(texts: _Array, *, length: int) -> _Array:
     """Encode values of one fixed length, such as addresses or hashes."""
+    if native.kernels and (pair := native.kernels.encode_hashes(native.pass_column(texts), length)):
+        return native.make_binary(len(texts), pair)
     return parse_fixed(texts, length=length, prefix=_STRING + length)
 
 
 def encode_data(texts: _Array, *, optional: bool = False) -> _Array:
     """Encode bytes of any length; null is the empty string if `optional`."""
+    if native.kernels and (pair := native.kernels.encode_data(native.pass_column(texts), optional)):
+        return native.make_binary(len(texts), pair)
     values = parse_binary(texts, optional=optional)
     return encode_bytes(pc.fill_null(values, b"") if optional else values)
 
 
 def encode_quantities(texts: _Array, *, optional: bool = False) -> _Array:
     """Encode numbers of any size; null is zero if `optional`."""
+    if native.kernels and (
+        pair := native.kernels.encode_quantities(native.pass_column(texts), optional)
+    ):
+        return native.make_binary(len(texts), pair)
     return encode_bytes(parse_minimal_bytes(texts, optional=optional))
 
 
@@ -65,12 +75,33 @@ def encode_bytes(values: _Array) -> _Array:
 
 def encode_lists(items: _Array, offsets: Any) -> _Array:
     """Encode one list per row: `offsets` are the borders of its consecutive encoded items."""
+    if native.kernels:
+        borders = np.ascontiguousarray(offsets, np.int64)
+        if pair := native.kernels.encode_lists(native.pass_column(items), borders):
+            return native.make_binary(len(borders) - 1, pair)
     borders, _ = _read_buffers(items)
-    return encode_payloads(_view(items, borders[np.asarray(offsets)]))
+    return _encode_payloads(_view(items, borders[np.asarray(offsets)]))
 
 
-def encode_payloads(payloads: _Array) -> _Array:
-    """Encode one list per row from the concatenated encodings of its items."""
+def encode_records(items: Sequence[_Array], prefix: _Array = _NOTHING) -> _Array:
+    """Encode one list per row from its encoded items, one column each, after a prefix of the row.
+
+    Scalars count for every row.
+    """
+    if native.kernels:
+        count = next(len(item) for item in items if not isinstance(item, pa.Scalar))
+        parts = [_pass_part(item) for item in items]
+        if pair := native.kernels.encode_records(_pass_part(prefix), parts, count):
+            return native.make_binary(count, pair)
+    payloads = _encode_payloads(join(items))
+    return payloads if prefix is _NOTHING else join([prefix, payloads])
+
+
+def _pass_part(part: _Array) -> Any:
+    return part.as_py() if isinstance(part, pa.Scalar) else native.pass_column(part)
+
+
+def _encode_payloads(payloads: _Array) -> _Array:
     return join([_make_heads(_measure(payloads), _LIST), payloads])
 
 

@@ -13,9 +13,8 @@ from trace_etl.spark.verify.rlp_columns import (
     encode_data,
     encode_hashes,
     encode_lists,
-    encode_payloads,
     encode_quantities,
-    join,
+    encode_records,
 )
 
 _Array = Any  # pyarrow ships no types
@@ -27,7 +26,7 @@ def _encode_access_lists(transactions: _Array) -> _Array:
     keys = entries.field("storageKeys")
     key_lists = encode_lists(encode_hashes(keys.flatten(), length=32), _read_offsets(keys))
     addresses = encode_hashes(entries.field("address"), length=20)
-    return encode_lists(encode_payloads(join([addresses, key_lists])), _read_offsets(lists))
+    return encode_lists(encode_records([addresses, key_lists]), _read_offsets(lists))
 
 
 def _encode_authorizations(transactions: _Array) -> _Array:
@@ -42,7 +41,7 @@ def _encode_authorizations(transactions: _Array) -> _Array:
         encode_quantities(items.field("r")),
         encode_quantities(items.field("s")),
     ]
-    return encode_lists(encode_payloads(join(fields)), _read_offsets(lists))
+    return encode_lists(encode_records(fields), _read_offsets(lists))
 
 
 def _encode_blob_hashes(transactions: _Array) -> _Array:
@@ -167,8 +166,7 @@ def _encode_signed(rows: _Rows, kind: int) -> _Array:
             f"transaction {rows.field('hash')[0]} has type {kind:#x}, which the rules do not know; "
             "declare an exception for the chain"
         )
-    payloads = encode_payloads(join(_encode_fields(rows, layout)))
-    return join([pa.scalar(bytes([kind]), pa.binary()), payloads]) if kind else payloads
+    return encode_records(_encode_fields(rows, layout), _make_prefix(kind))
 
 
 def _encode_message(rows: _Rows, kind: int) -> _Array:
@@ -177,8 +175,12 @@ def _encode_message(rows: _Rows, kind: int) -> _Array:
         chain_ids = (_parse_small(rows.field("v")) - _FIRST_PROTECTED) // 2
         texts = pa.array([hex(number) for number in chain_ids.tolist()], pa.string())
         columns += [encode_quantities(texts), pa.scalar(b"\x80\x80", pa.binary())]
-    payloads = encode_payloads(join(columns))
-    return join([pa.scalar(bytes([kind]), pa.binary()), payloads]) if kind > 0 else payloads
+    return encode_records(columns, _make_prefix(max(kind, 0)))
+
+
+def _make_prefix(kind: int) -> _Array:
+    """The byte before a typed transaction; legacy ones have none."""
+    return pa.scalar(bytes([kind]) if kind else b"", pa.binary())
 
 
 def _parse_small(texts: _Array) -> Any:

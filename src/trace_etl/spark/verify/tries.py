@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from trace_etl.spark.verify.keccak import keccak
-from trace_etl.spark.verify.rlp_columns import encode_bytes, encode_payloads, join, make_head, split
+from trace_etl.proof import native
+from trace_etl.spark.verify.keccak import cut_hashes, keccak
+from trace_etl.spark.verify.rlp_columns import encode_bytes, encode_records, make_head, split
 
 _Array = Any  # pyarrow ships no types
 _EMPTY = b"\x80"
@@ -43,11 +44,16 @@ class _Shape:
 
 def compute_roots(values: _Array, counts: Any) -> list[bytes]:
     """Compute one root per block; `counts` is the number of values of each block."""
+    if native.kernels:
+        sizes = np.ascontiguousarray(counts, np.int64)
+        digests = native.kernels.compute_roots(native.pass_column(values), sizes)
+        if digests is not None:
+            return cut_hashes(digests)
     shapes = [_build_shape(int(count)) if count else None for count in counts]
     paths = [shape.paths for shape in shapes if shape]
     if not paths:
         return [EMPTY_ROOT] * len(counts)
-    nodes = encode_payloads(join([pa.concat_arrays(paths), encode_bytes(values)]))
+    nodes = encode_records([pa.concat_arrays(paths), encode_bytes(values)])
     leaves: list[bytes] = split(nodes)
     # A node of less than 32 bytes is embedded in its parent, a longer one is referenced by its hash.
     references = [b"\xa0" + keccak(leaf) if len(leaf) > 31 else leaf for leaf in leaves]

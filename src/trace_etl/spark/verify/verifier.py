@@ -11,15 +11,15 @@ from trace_etl.spark.errors import ChainMismatch, Evidence, VerificationFailed
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.columns import list_lengths, parse_binary, parse_integers, repeat_values
 from trace_etl.spark.verify.blooms import compute_blooms, union_blooms
+from trace_etl.spark.verify.contract_addresses import find_wrong_address
 from trace_etl.spark.verify.gas_prices import find_wrong_price
 from trace_etl.spark.verify.headers import encode_headers, encode_list, hash_headers
-from trace_etl.spark.verify.keccak import keccak
+from trace_etl.spark.verify.keccak import keccak, keccak_rows
 from trace_etl.spark.verify.receipts import encode_receipts
 from trace_etl.spark.verify.rlp_columns import (
     encode_hashes,
-    encode_payloads,
     encode_quantities,
-    join,
+    encode_records,
     split,
 )
 from trace_etl.spark.verify.senders import recover_senders
@@ -29,6 +29,7 @@ from trace_etl.spark.verify.tries import compute_roots
 _Array = Any  # pyarrow ships no types
 _ZERO_ADDRESS = "0x" + "00" * 20
 _NAMES_CHAIN = (1, 2, 3, 4)  # types whose signed content has the chain's id
+_FIRST_PROTECTED = 35
 
 
 class Verifier:
@@ -71,7 +72,7 @@ class Verifier:
     def _check_transactions(self, chunk: BlockChunk) -> None:
         if self._has("transactions_root"):
             encoded = encode_transactions(chunk.transactions)
-            hashes = [keccak(raw) for raw in split(encoded)]
+            hashes = keccak_rows(encoded)
             _compare_rows(chunk, "transaction hash", hashes, chunk.transactions.field("hash"))
             roots = compute_roots(encoded, chunk.transaction_counts)
             _compare_blocks(chunk.blocks, "transactionsRoot", roots)
@@ -79,6 +80,8 @@ class Verifier:
             _require_values(chunk.transactions, ("type", "gasPrice"))
         if self._has("gas_price"):
             _check_gas_prices(chunk)
+        if self._has("contract_address") and chunk.receipts is not None:
+            _check_contract_addresses(chunk)
         if self._has("senders"):
             senders = recover_senders(chunk.transactions)
             _compare_rows(chunk, "sender", senders, chunk.transactions.field("from"))
@@ -109,7 +112,7 @@ class Verifier:
         first = int(chunk.blocks.field("number")[0].as_py(), 16)
         blooms = compute_blooms(chunk.logs, numbers - first, len(chunk.blocks))
         if self._rules.has_state_sync:
-            # Logs of state syncs are not in the header's filter, and cannot be told apart here.
+            # Logs of state syncs are not in the header's filter, and cannot be distinguished here.
             headers = _parse_blooms(chunk.blocks)
             covers = np.all(headers & ~blooms == 0, axis=1)
             blooms[covers] = headers[covers]
@@ -126,17 +129,26 @@ def _require_values(transactions: _Array, names: tuple[str, ...]) -> None:
 
 
 def _check_chain_id(chunk: BlockChunk, chain_id: int) -> None:
-    """Check that typed transactions, whose hashes cover their chain, are of the reported chain."""
-    typed = np.flatnonzero(np.isin(read_types(chunk.transactions), _NAMES_CHAIN))
-    chains = chunk.transactions.field("chainId").take(pa.array(typed)).dictionary_encode()
-    for code, text in enumerate(chains.dictionary.to_pylist()):
-        if int(text, 16) != chain_id:
-            row = int(typed[int(np.flatnonzero(np.asarray(chains.indices) == code)[0])])
-            # Another endpoint may have answered eth_chainId, so this one is not set aside.
-            raise ChainMismatch(
-                f"transaction {chunk.transactions.field('hash')[row]} is for chain {int(text, 16)}, "
-                f"but eth_chainId answered {chain_id}"
-            )
+    """Check that transactions, whose hashes cover their chain, are of the reported chain."""
+    types = read_types(chunk.transactions)
+    for rows, name in (
+        (np.flatnonzero(np.isin(types, _NAMES_CHAIN)), "chainId"),
+        (np.flatnonzero(types == 0), "v"),
+    ):
+        values = chunk.transactions.field(name).take(pa.array(rows)).dictionary_encode()
+        for code, text in enumerate(values.dictionary.to_pylist()):
+            number = int(text, 16)
+            if name == "v":  # since EIP-155, it contains the chain
+                number = (
+                    (number - _FIRST_PROTECTED) // 2 if number >= _FIRST_PROTECTED else chain_id
+                )
+            if number != chain_id:
+                row = int(rows[int(np.flatnonzero(np.asarray(values.indices) == code)[0])])
+                # Another endpoint may have answered eth_chainId, so this one is not set aside.
+                raise ChainMismatch(
+                    f"transaction {chunk.transactions.field('hash')[row]} is for chain {number}, "
+                    f"but eth_chainId answered {chain_id}"
+                )
 
 
 def _check_header_hashes(blocks: _Array) -> None:
@@ -157,7 +169,7 @@ def _check_withdrawals(blocks: _Array) -> None:
         encode_hashes(rows.field("address"), length=20),
         encode_quantities(rows.field("amount")),
     ]
-    computed = compute_roots(encode_payloads(join(fields)), counts)
+    computed = compute_roots(encode_records(fields), counts)
     for index, root in enumerate(computed):
         expected = roots[index].as_py()
         if expected is None and not counts[index]:
@@ -242,6 +254,14 @@ def _check_gas_prices(chunk: BlockChunk) -> None:
     if wrong is not None:
         row, name, expected, received = wrong
         field = f"{name} of transaction {chunk.transactions.field('hash')[row]}"
+        raise _make_error(chunk.blocks, chunk.find_block(row), field, expected, received)
+
+
+def _check_contract_addresses(chunk: BlockChunk) -> None:
+    wrong = find_wrong_address(chunk)
+    if wrong is not None:
+        row, expected, received = wrong
+        field = f"contractAddress of transaction {chunk.transactions.field('hash')[row]}"
         raise _make_error(chunk.blocks, chunk.find_block(row), field, expected, received)
 
 

@@ -1,8 +1,9 @@
 """Connection pools for Postgres state, and transactions on their connections."""
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar, cast
 
 import orjson
@@ -96,9 +97,26 @@ async def transaction(pool: Pool) -> AsyncGenerator[Conn]:
 
     Raises Invalid for a text with the NUL character, which Postgres cannot store.
     """
-    try:
-        async with pool.connection() as conn, conn.transaction():
+    async with single_statements(pool) as conn, conn.transaction():
+        yield conn
+
+
+@asynccontextmanager
+async def single_statements(pool: Pool) -> AsyncGenerator[Conn]:
+    """Take a connection on which each statement is its own transaction: two round trips fewer.
+
+    Raises Invalid like `transaction`.
+    """
+    with refuse_nul():
+        async with pool.connection() as conn:
             yield conn
+
+
+@contextmanager
+def refuse_nul() -> Generator[None]:
+    """Raise Invalid for a text with the NUL character."""
+    try:
+        yield
     except DataError as error:
         if isinstance(error, UntranslatableCharacter) or "NUL" in str(error):
             raise Invalid(
@@ -168,3 +186,33 @@ class ReusedConnections:
         """Return the idle connections to the pool."""
         while self._idle:
             await self._pool.putconn(self._idle.pop())
+
+
+class StateReader:
+    """Runs single statements on at most `connections` of a checked pool, without checking each time."""
+
+    def __init__(self, pool: Pool, connections: int) -> None:
+        self._kept = ReusedConnections(pool, max_idle=connections)
+        self._free = asyncio.Semaphore(connections)
+
+    async def read(self, step: Callable[[Conn], Awaitable[_T]]) -> _T:
+        """Run a step that changes nothing. It is repeated if its connection turns out to be broken."""
+        async with self._free:
+            with refuse_nul():
+                try:
+                    return await self._kept.use(step)
+                except CONNECTION_ERRORS:  # all kept connections are closed now
+                    return await self._kept.use(step)
+
+    async def close(self) -> None:
+        await self._kept.close()
+
+
+@asynccontextmanager
+async def open_reader(pool: Pool, connections: int) -> AsyncGenerator[StateReader]:
+    """Keep connections of an open pool until the end of the block."""
+    reader = StateReader(pool, connections)
+    try:
+        yield reader
+    finally:
+        await reader.close()

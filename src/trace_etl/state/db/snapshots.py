@@ -14,3 +14,11 @@ async def snapshot(pool: Pool) -> AsyncGenerator[Conn]:
     async with transaction(pool) as conn:
         await conn.execute(_REPEATABLE_READ)
         yield conn
+
+
+@asynccontextmanager
+async def read_snapshot(conn: Conn) -> AsyncGenerator[None]:
+    """The same on a connection without a transaction."""
+    async with conn.transaction():
+        await conn.execute(_REPEATABLE_READ)
+        yield

@@ -1,11 +1,14 @@
-"""Read the lineage of partitions and datasets, upstream and downstream."""
+"""The lineage of partitions and datasets: record it, and read it upstream and downstream."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
-from trace_etl.api.user.data.lineage import LineageDataset, LineagePartition
+from trace_etl.api.user.data.lineage import LineageDataset, LineageLink, LineagePartition
 from trace_etl.model.errors import NotFound
+from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import fetch_dicts
+from trace_etl.state.db.rows import fetch_all, fetch_dicts
+from trace_etl.state.partitions.partition_pointers import MovedPartition
 
 MAX_LINKS = 1000
 _MAX_DEPTH = 32
@@ -110,3 +113,127 @@ async def get_dataset_lineage(
         [LineageDataset(**row) for row in rows if row["direction"] == "up"],
         [LineageDataset(**row) for row in rows if row["direction"] == "down"],
     )
+
+
+# Each generation belongs to the revisions of jobs that write it, and these name the generations that they
+# read. An input of another DAG has no generation: the current one is meant.
+_AS_OF = """
+WITH RECURSIVE made_from AS NOT MATERIALIZED (
+    SELECT o.dataset_version AS version, i.dataset_uuid AS input_uuid,
+           coalesce(i.dataset_version, d.dataset_version) AS input_version
+      FROM job_outputs o JOIN job_inputs i ON i.revision_id = o.revision_id
+      JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
+), above (depth, version) AS (
+    SELECT 1, input_version FROM made_from WHERE version = %(dataset_version)s
+     UNION
+    SELECT a.depth + 1, m.input_version FROM above a JOIN made_from m USING (version)
+     WHERE a.depth < %(max_depth)s
+), below (depth, version) AS (
+    SELECT 1, version FROM made_from WHERE input_version = %(dataset_version)s
+     UNION
+    SELECT b.depth + 1, m.version FROM below b JOIN made_from m ON m.input_version = b.version
+     WHERE b.depth < %(max_depth)s
+), found AS (
+    SELECT 'up' AS direction, * FROM above
+     UNION ALL
+    SELECT 'down', * FROM below
+)
+SELECT f.direction, min(f.depth) AS depth, n.dataset, n.dag, n.job, n.output, n.dataset_uuid
+  FROM found f JOIN dataset_versions v ON v.dataset_version = f.version
+  JOIN named_outputs n USING (dataset_uuid)
+ GROUP BY f.direction, n.dataset, n.dag, n.job, n.output, n.dataset_uuid
+ ORDER BY depth, n.dag, n.job, n.output
+"""
+
+
+async def get_generation_lineage(
+    conn: Conn, dataset_version: UUID
+) -> tuple[list[LineageDataset], list[LineageDataset]]:
+    """List the datasets upstream and downstream of a generation, by the definitions that made it."""
+    values = {"dataset_version": dataset_version, "max_depth": _MAX_DEPTH}
+    rows = await fetch_dicts(conn, _AS_OF, values)
+    return (
+        [LineageDataset(**row) for row in rows if row["direction"] == "up"],
+        [LineageDataset(**row) for row in rows if row["direction"] == "down"],
+    )
+
+
+_EDGES = """
+SELECT DISTINCT i.dataset_uuid AS from_uuid, o.dataset_uuid AS to_uuid
+  FROM job_inputs i JOIN job_outputs o ON o.revision_id = i.revision_id
+  LEFT JOIN jobs j ON j.revision_id = i.revision_id AND j.active
+ WHERE i.dataset_uuid = ANY(%(datasets)s) AND o.dataset_uuid = ANY(%(datasets)s)
+   AND (%(all_revisions)s OR j.job_id IS NOT NULL)
+"""
+
+
+async def list_links(conn: Conn, datasets: list[UUID], *, all_revisions: bool) -> list[LineageLink]:
+    """List which of these datasets is made from which, by deployed or by all definitions."""
+    values = {"datasets": datasets, "all_revisions": all_revisions}
+    return await fetch_all(conn, LineageLink, _EDGES, values)
+
+
+# --- recording ----------------------------------------------------------------------------------
+
+# Records the partitions that `pinned_inputs` chooses; `*` means the whole input. An input partition
+# outside the attempt's snapshot was rewritten while the attempt ran. It is then unknown which attempt
+# wrote the rows that were read.
+_RECORD_LINEAGE = """
+INSERT INTO partition_inputs AS l (
+       dataset_version, partition_key, input_version, input_key, input_task_id, input_attempt,
+       input_hash, task_id, attempt)
+SELECT DISTINCT ON (o.dataset_version, o.partition_key, v.dataset_version, p.partition_key)
+       o.dataset_version, o.partition_key, v.dataset_version, p.partition_key,
+       p.task_id, p.attempt, p.content_hash, t.task_id, t.attempt
+  FROM tasks t
+  JOIN job_inputs i ON i.revision_id = t.revision_id AND i.reads
+  JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
+  JOIN dataset_versions v
+    ON v.dataset_version = input_generation(i, d, t.dataset_uuid, t.dataset_version)
+ CROSS JOIN LATERAL (SELECT t.is_refresh AND i.time_column IS NOT NULL) AS m (is_mapped)
+ CROSS JOIN LATERAL (
+       SELECT '*' AS partition_key, NULL::uuid AS task_id, NULL::int AS attempt,
+              hash_of_generation(v.dataset_version, t.pinned_snapshot) AS content_hash
+        WHERE t.range_start IS NULL AND NOT m.is_mapped
+          AND NOT reads_one_key(v.dataset_version, t)
+        UNION ALL
+       SELECT q.partition_key, CASE WHEN s.is_seen THEN q.task_id END,
+              CASE WHEN s.is_seen THEN q.attempt END, CASE WHEN s.is_seen THEN q.content_hash END
+         FROM partitions q
+        CROSS JOIN LATERAL (
+              SELECT pg_visible_in_snapshot(q.commit_xid, t.pinned_snapshot)) AS s (is_seen)
+        WHERE t.range_start IS NOT NULL AND q.dataset_version = v.dataset_version
+          AND overlaps_blocks(q, v.generation_no, t.range_start, t.range_end)
+        UNION ALL
+       SELECT q.partition_key, q.task_id, q.attempt, q.content_hash FROM partitions q
+        WHERE t.range_start IS NULL AND NOT m.is_mapped
+          AND q.dataset_version = v.dataset_version
+          AND q.partition_key = t.partition_key AND reads_one_key(v.dataset_version, t)
+        UNION ALL
+       SELECT q.partition_key, CASE WHEN s.is_seen THEN q.task_id END,
+              CASE WHEN s.is_seen THEN q.attempt END, CASE WHEN s.is_seen THEN q.content_hash END
+         FROM job_revisions own
+         JOIN time_keys k ON k.job_id = own.job_id AND k.generation_hash = own.generation_hash
+          AND k.input_version = v.dataset_version AND k.time_key = t.partition_key
+         JOIN partitions q ON q.dataset_version = k.input_version
+          AND q.partition_key = k.input_key
+        CROSS JOIN LATERAL (
+              SELECT pg_visible_in_snapshot(q.commit_xid, t.pinned_snapshot)) AS s (is_seen)
+        WHERE m.is_mapped AND own.revision_id = t.revision_id
+ ) p
+ CROSS JOIN unnest(%(versions)s::uuid[], %(keys)s::text[]) AS o (dataset_version, partition_key)
+ WHERE t.task_id = %(task_id)s
+ON CONFLICT (dataset_version, partition_key, input_version, input_key) DO UPDATE
+   SET input_task_id = EXCLUDED.input_task_id, input_attempt = EXCLUDED.input_attempt,
+       input_hash = EXCLUDED.input_hash, task_id = EXCLUDED.task_id, attempt = EXCLUDED.attempt
+"""
+
+
+async def record(conn: Conn, fence: Fence, moved: Sequence[MovedPartition]) -> None:
+    """Record which partitions the attempt read to write these."""
+    values = {
+        "task_id": fence.task_id,
+        "versions": [m.dataset_version for m in moved],
+        "keys": [m.partition_key for m in moved],
+    }
+    await conn.execute(_RECORD_LINEAGE, values)

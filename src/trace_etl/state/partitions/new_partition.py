@@ -32,5 +32,10 @@ class NewPartition:
     """Name, rows, bytes and SHA-256 of each file."""
 
     @property
+    def is_provisional(self) -> bool:
+        """Whether it has blocks that were not final when they were read."""
+        return self.verified is not None and bool(self.verified.get("provisional"))
+
+    @property
     def span(self) -> Range | None:
         return make_range(self.range_start, self.range_end)

@@ -19,7 +19,8 @@ SELECT pg_advisory_xact_lock(hashtextextended(border, 0))
          ORDER BY border) AS borders
 """
 
-# A neighbour that another task is about to replace is not compared: that task compares.
+# A neighbour that another task is about to replace is not compared: that task compares. A provisional
+# neighbour is read again.
 _FIND_BROKEN_LINK = """
 SELECT p.partition_key, q.partition_key, q.range_start,
        p.verified ->> 'last_hash', p.verified -> 'endpoints',
@@ -37,8 +38,11 @@ SELECT p.partition_key, q.partition_key, q.range_start,
    AND overlaps_blocks(q, v.generation_no, n.first_block, n.first_block)
  CROSS JOIN LATERAL (
        SELECT CASE WHEN n.is_later THEN p.range_start ELSE q.range_start END,
-              CASE WHEN n.is_later THEN p.range_end ELSE q.range_end END) AS o (range_start, range_end)
+              CASE WHEN n.is_later THEN p.range_end ELSE q.range_end END,
+              CASE WHEN n.is_later THEN p.verified ELSE q.verified END)
+       AS o (range_start, range_end, verified)
  WHERE p.verified ->> 'last_hash' <> q.verified ->> 'first_parent_hash'
+   AND NOT coalesce((o.verified ->> 'provisional')::boolean, false)
    AND NOT EXISTS (
        SELECT FROM tasks mine
          JOIN tasks t ON t.job_id = mine.job_id AND t.task_id <> mine.task_id

@@ -14,17 +14,17 @@ class Partition(PartitionItem):
     columns: list[dict[str, str]]
 
 
-_ALL = """
-SELECT partition_key, range_start AS start, range_end AS end, storage_ref, row_count, byte_count,
-       columns, task_id, attempt, committed_at, config_hash
-  FROM partitions
- WHERE dataset_version = %(dataset_version)s ORDER BY range_start, partition_key
+_STORAGE = """
+SELECT storage_ref FROM partitions
+ WHERE dataset_version = %(dataset_version)s AND partition_key = %(key)s
 """
 
 
-async def list_all_partitions(conn: Conn, dataset_version: UUID) -> list[Partition]:
-    """List every committed partition of a generation."""
-    return await fetch_all(conn, Partition, _ALL, {"dataset_version": dataset_version})
+async def find_storage(conn: Conn, dataset_version: UUID, key: str) -> dict[str, str] | None:
+    """Return where a committed partition is stored; None if there is none."""
+    values = {"dataset_version": dataset_version, "key": key}
+    row = await (await conn.execute(_STORAGE, values)).fetchone()
+    return row[0] if row else None
 
 
 _PAGE = """

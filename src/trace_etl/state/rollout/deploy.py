@@ -9,8 +9,13 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from trace_etl.model.dag import Dag
-from trace_etl.model.errors import DeployConflict, Fault, Invalid, NameInUse
-from trace_etl.policy.deploy_plan import DeployPlan, describe_readers, plan_deploy
+from trace_etl.model.errors import DeployConflict, Fault, Invalid, NameInUse, RowsLost
+from trace_etl.policy.deploy_plan import (
+    DeployPlan,
+    describe_lost_rows,
+    describe_readers,
+    plan_deploy,
+)
 from trace_etl.policy.ranges import split_range
 from trace_etl.state.catalog import buffer_columns, bundles, definitions, generations, names
 from trace_etl.state.catalog.definitions import WrittenDefinition
@@ -101,7 +106,8 @@ async def deploy(
     """Deploy this text if the DAG is still at version `base`. The same text changes nothing.
 
     `columns` are the columns of outputs that are already known. `allow_breaking` removes names that other
-    DAGs read. Raises Invalid, NameTaken, NameInUse, DeployConflict.
+    DAGs read, and appended rows that cannot be made again. Raises Invalid, NameTaken, NameInUse, RowsLost,
+    DeployConflict.
     """
     _require_outputs(dag, columns or {})
     await rollouts.lock(conn, org_id, dag.name)
@@ -124,6 +130,8 @@ async def deploy(
         )
     if planned.breaking and not allow_breaking:
         raise NameInUse(describe_readers(planned.breaking))
+    if planned.losing_rows and not allow_breaking:
+        raise RowsLost(describe_lost_rows(planned.losing_rows))
     written = await definitions.write_definition(conn, org_id, dag_id, dag, text)
     columns_by_version = {
         written.version_of(output): output_columns

@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
+from psycopg.types.json import Jsonb
+
+from trace_etl.model.task import Fence
 from trace_etl.policy.storage_retention import StorageRetention
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
+from trace_etl.state.partitions.new_partition import NewPartition
 
 
 @dataclass(frozen=True)
@@ -158,3 +162,31 @@ async def list_published_batches(conn: Conn, task_ids: Sequence[UUID]) -> list[s
         return []
     rows = await (await conn.execute(_LIST_PUBLISHED, {"task_ids": list(task_ids)})).fetchall()
     return [row[0] for row in rows]
+
+
+_NOTE_UNCOMMITTED = """
+INSERT INTO unused_prefixes (prefix, kind, org_id, scheme, bucket, dataset_uuid, dataset_version,
+                             task_id, attempt, objects, bytes)
+SELECT DISTINCT ON (n.ref->>'prefix') n.ref->>'prefix', 'uncommitted', t.org_id, n.ref->>'scheme',
+       n.ref->>'bucket', v.dataset_uuid, v.dataset_version, t.task_id, t.attempt, n.objects, n.bytes
+  FROM unnest(%(versions)s::uuid[], %(refs)s::jsonb[], %(objects)s::int[], %(bytes)s::bigint[])
+       AS n (dataset_version, ref, objects, bytes)
+  JOIN dataset_versions v ON v.dataset_version = n.dataset_version
+  JOIN tasks t ON t.task_id = %(task_id)s
+ WHERE n.ref ? 'prefix'
+   AND NOT EXISTS (SELECT FROM partitions p
+                    WHERE p.task_id = t.task_id AND p.storage_ref->>'prefix' = n.ref->>'prefix')
+ON CONFLICT (prefix) DO NOTHING
+"""
+
+
+async def note_uncommitted(conn: Conn, fence: Fence, outputs: Sequence[NewPartition]) -> None:
+    """Record the outputs that no partition points at, so that the storage sweeper deletes them."""
+    values = {
+        "task_id": fence.task_id,
+        "versions": [n.dataset_version for n in outputs],
+        "refs": [Jsonb(n.storage_ref) for n in outputs],
+        "objects": [n.object_count for n in outputs],
+        "bytes": [n.byte_count for n in outputs],
+    }
+    await conn.execute(_NOTE_UNCOMMITTED, values)

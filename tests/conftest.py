@@ -10,9 +10,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.dispatcher import Live, Secrets, live
+from support.kernels import without_kernels
 from support.postgres import Templates, copied, postgres_server
 from support.scheduling import GroupScheduling, order_key
 from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.proof import native
 from trace_etl.sandbox.doctor import examine_sandbox
 
 # CI runs the same examples every time; `--hypothesis-profile=long` searches for new ones.
@@ -52,6 +54,18 @@ def sandbox() -> None:
     if missing:
         reason = f"{missing[0].layer}: {missing[0].detail}; {missing[0].fix}"
         (pytest.fail if os.environ.get("TRACE_REQUIRE_SANDBOX") else pytest.skip)(reason)
+
+
+@pytest.fixture(params=["python", "native"], scope="module")
+def each_implementation(request: pytest.FixtureRequest) -> Generator[None]:
+    """Run the tests of a module twice: in Python only, and with the native package, if it is installed."""
+    if request.param == "native":
+        if native.kernels is None:
+            pytest.skip("trace-etl-native is not installed: make native")
+        yield
+    else:
+        with without_kernels():
+            yield
 
 
 @pytest.fixture

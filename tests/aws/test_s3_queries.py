@@ -2,16 +2,27 @@
 
 import asyncio
 import io
+import os
+import ssl
+import threading
+from collections.abc import Generator
+from dataclasses import replace
 from datetime import timedelta
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from support.duckdb_corpus import HARMLESS, HOSTILE, fill_in
 from support.ministack import AwsKey, Ministack, make_options
+from support.waiting import eventually
+from trace_etl.client.remote_files import FilesUnreadable, RangeFile, open_dataset
 from trace_etl.model.errors import TraceError, Unavailable
 from trace_etl.objects.s3_store import S3Store
 from trace_etl.query.processes.pool import open_pool
@@ -54,6 +65,103 @@ def sign(store: S3Store, name: str) -> str:
 @pytest.fixture
 def views(store: S3Store) -> list[DatasetView]:
     return [DatasetView("blocks", [sign(store, "b.parquet")], [])]
+
+
+class CountingProxy(BaseHTTPRequestHandler):
+    """Passes requests on to the object store, and counts the bytes of the answers."""
+
+    protocol_version = "HTTP/1.1"
+    target = ""
+    sent = 0
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        store = HTTPConnection(self.target)
+        headers = {name: value for name, value in self.headers.items() if name != "Connection"}
+        store.request(self.command, self.path, headers=headers)  # the Host is part of the signature
+        answer = store.getresponse()
+        content = answer.read()
+        store.close()
+        self.send_response(answer.status)
+        for name in ("Content-Type", "Content-Range", "ETag", "Last-Modified", "Accept-Ranges"):
+            if name in answer.headers:
+                self.send_header(name, answer.headers[name])
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+        type(self).sent += len(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def proxy(aws: Ministack) -> Generator[str]:
+    CountingProxy.target, CountingProxy.sent = aws.url.removeprefix("http://"), 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), CountingProxy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def wide(store: S3Store, proxy: str) -> tuple[str, int, pa.Table]:
+    """The URL of a file with 20 columns in 5 row groups, its size, and its rows."""
+    columns = {f"c{n}": pa.array([os.urandom(16) for _ in range(10_000)]) for n in range(20)}
+    table = pa.table({"number": pa.array(range(10_000), pa.int64()), **columns})
+    content = io.BytesIO()
+    pq.write_table(table, content, row_group_size=2000, use_dictionary=False)
+    store.put(f"{store.bucket}/wide.parquet", content.getvalue())
+    through = replace(store, options=replace(store.options, endpoint=proxy))
+    return sign(through, "wide.parquet"), len(content.getvalue()), table
+
+
+def test_a_query_fetches_only_the_columns_and_row_groups_that_it_needs(
+    wide: tuple[str, int, pa.Table],
+) -> None:
+    url, size, table = wide
+
+    def fetch(sql: str) -> tuple[list[Any], int]:
+        before = CountingProxy.sent
+        with open_engine(LIMITS) as engine:
+            prepare_engine(engine, [DatasetView("wide", [url], [])], None, ReadBudget(0))
+            return engine.execute(sql).fetchall(), CountingProxy.sent - before
+
+    _, footer = fetch("SELECT count(*) FROM wide")
+    rows, one = fetch("SELECT c7 FROM wide")
+    assert [row[0] for row in rows] == table["c7"].to_pylist()
+    assert one - footer < size / 20 * 1.5  # one of 20 columns
+    rows, part = fetch("SELECT c7 FROM wide WHERE number = 4321")
+    assert rows == [(table["c7"][4321].as_py(),)] and part < one
+    rows, whole = fetch("SELECT * FROM wide")
+    assert len(rows) == 10_000 and whole > size * 0.9
+
+
+def test_a_scan_of_signed_urls_fetches_only_what_it_needs(wide: tuple[str, int, pa.Table]) -> None:
+    url, size, table = wide
+    frame = polars.scan_pyarrow_dataset(open_dataset([url, url]))
+    before = CountingProxy.sent
+    found = frame.select("c3").collect()
+    assert found["c3"].to_list() == table["c3"].to_pylist() * 2
+    assert CountingProxy.sent - before < 2 * size / 20 * 1.5
+    picked = frame.filter(polars.col("number") == 7).select("c1").collect()
+    assert picked["c1"].to_list() == [table["c1"][7].as_py()] * 2
+
+
+def test_a_scan_says_that_its_urls_have_expired(store: S3Store) -> None:
+    (url,) = store.read_urls([f"{store.bucket}/b.parquet"], life=timedelta(seconds=1))
+    file = RangeFile(url, ssl.create_default_context())
+
+    def is_refused() -> bool:
+        try:
+            file.seek(0)
+            return not file.read(4)
+        except FilesUnreadable as error:
+            return "call scan() again" in str(error)
+
+    eventually(is_refused, "the URL has expired")
 
 
 def test_both_walls_let_every_harmless_select_pass(views: list[DatasetView]) -> None:

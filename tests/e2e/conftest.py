@@ -1,9 +1,15 @@
-"""One whole stack for all tests that do not need another configuration."""
+"""One whole stack for all tests that do not need another configuration.
+
+It starts in a home that the last release made, as most stacks do, so all these tests run after an upgrade.
+"""
 
 from collections.abc import Generator
+from urllib.parse import quote
 
 import pytest
 
+from support import release_home
+from support.keyed_node import NODE_KEY, KeyedNode
 from support.whole_stack import Stack, running_stack
 
 RUNTIMES = """
@@ -13,9 +19,20 @@ small_functions: {launcher: sandbox, trust: untrusted, language: python, memory_
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
+def keyed_node() -> Generator[KeyedNode]:
+    """A node whose URL has a key, which the stack knows as the secret `node_key`."""
+    node = KeyedNode(quote(NODE_KEY, ""))
+    yield node
+    node.close()
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, keyed_node: KeyedNode) -> Generator[Stack]:
     home = tmp_path_factory.mktemp("stack") / "home"
-    home.mkdir(mode=0o700)
+    release_home.unpack(home)
     (home / "runtimes.yaml").write_text(RUNTIMES)
-    with running_stack(home) as made:
+    (home / "secrets").mkdir(mode=0o700, exist_ok=True)
+    (home / "secrets" / "node_key").write_text(f"{NODE_KEY}\n")
+    with running_stack(home, f"keyed={keyed_node.url}/v3/${{secret:node_key}}") as made:
+        keyed_node.upstream = made.node.url
         yield made

@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from support.waiting import eventually
+
 COMMAND = [sys.executable, "-c", "from trace_etl.cli.main import main; main()", "demo"]
 SMALL = ["--blocks", "200", "--range-size", "100"]
 
@@ -64,14 +66,15 @@ def test_the_demo_prints_the_table_and_leaves_nothing_behind(scratch: Path) -> N
     assert list(scratch.glob("trace-demo-*")) == []
 
 
-def wait_until_deployed(demo: "subprocess.Popen[str]") -> None:
+def wait_for_line(demo: "subprocess.Popen[str]", start: str) -> None:
     assert demo.stdout is not None
-    assert any(line.startswith("Deployed") for line in demo.stdout)
+    assert any(line.startswith(start) for line in demo.stdout)
 
 
-def test_an_interrupted_demo_cleans_up(scratch: Path) -> None:
+def test_a_demo_that_is_interrupted_while_it_starts_cleans_up(scratch: Path) -> None:
     with running_demo(scratch, *SMALL) as demo:
-        wait_until_deployed(demo)
+        wait_for_line(demo, "Starting a stack")
+        eventually(lambda: list(scratch.glob("trace-demo-*/run/stack.json")), "services start")
         demo.send_signal(signal.SIGTERM)
         # Each process has a grace period to stop. On a busy machine they add up to a minute.
         rest = demo.communicate(timeout=150)[0]
@@ -82,7 +85,7 @@ def test_an_interrupted_demo_cleans_up(scratch: Path) -> None:
 
 def test_a_demo_whose_terminal_is_closed_cleans_up(scratch: Path) -> None:
     with running_demo(scratch, *SMALL) as demo:
-        wait_until_deployed(demo)
+        wait_for_line(demo, "Deployed")
         assert demo.stdout is not None
         demo.stdout.close()  # every print fails from here on
         demo.send_signal(signal.SIGHUP)

@@ -227,7 +227,7 @@ def running_workers(world: World, count: int) -> Generator[None]:
     finally:
         world.over.set()
         for worker in workers:
-            worker.join(60)
+            worker.join(300)
     for worker in workers:
         if worker.error:
             raise worker.error

@@ -37,7 +37,7 @@ def test_a_function_reads_its_input_and_publishes_rows(stack: Stack, tmp_path: P
     assert [job["runtime"] for job in deployed["jobs"]] == ["small_functions"]
     listed = {item["name"]: item for item in stack.json("runtimes")["items"]}
     assert (listed["small_functions"]["workers"], listed["small_functions"]["slots"]) == (1, 1)
-    assert (listed["ecs_platform"]["queue"], listed["ecs_rust"]["workers"]) == ("ecs_python", 0)
+    assert (listed["ecs_platform"]["queue"], listed["ecs_rust"]["workers"]) == ("ecs_python", 1)
 
     def ended() -> bool:
         tasks = stack.tasks("functions")
@@ -56,6 +56,116 @@ def test_a_function_reads_its_input_and_publishes_rows(stack: Stack, tmp_path: P
         [[expected]] = client.query(busy)["rows"]
         assert expected > 0
         eventually(lambda: count_alerts(client) == [expected, 5], "the sink wrote all rows")
+
+
+RULE_TS = """
+import type { FunctionContext } from "trace-etl";
+
+export const handler = async (event: unknown, { task }: FunctionContext) => {
+  const busy = await task.query("SELECT token, receiver FROM receivers WHERE transfers >= ?", [
+    task.config.at_least,
+  ]);
+  await task.publish(busy.map((row) => ({ id: `${row.token}-${row.receiver}-${task.scope.start}` })));
+};
+"""
+RULE_LAMBDA = """
+from trace_etl.sdk import Task
+
+calls = 0
+
+def handler(event, context):
+    global calls
+    calls += 1
+    print("call", calls, "with", event["capability_token"])
+    task = Task(event)
+    busy = task.query("SELECT token, receiver FROM receivers WHERE transfers >= ?", [task.config["at_least"]])
+    task.publish({"id": f"{row['token']}-{row['receiver']}-{task.scope['start']}"} for row in busy)
+"""
+OTHERS = """
+name: other_functions
+jobs:
+{jobs}
+publish:
+{datasets}
+"""
+JOB = """
+  - name: {name}
+    operator: udf
+    runtime: {runtime}
+    inputs: [{{from: {{dataset: functions_input_receivers}}, name: receivers}}]
+    outputs: [alerts]
+    update_strategy: append
+    unique_key: [id]
+    config: {{at_least: 5}}
+    udf: {{bundle: {name}, sha256: "{sha256}", handler: rule.handler}}
+"""
+DATASET = """
+  - name: busy_{name}
+    from: {{job: {name}}}
+    write_mode: buffered
+    schema: [{{name: id, type: string, nullable: false}}]
+"""
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_functions_in_node_and_on_lambda_publish_the_same_rows(
+    stack: Stack, tmp_path: Path
+) -> None:
+    stack.deploy("functions_input", tmp_path)
+    stack.json("trigger", "functions_input", "request", "--range", f"0-{LAST_BLOCK}")
+    functions = {
+        "typed": ("ecs_udf_ts", "rule.ts", RULE_TS),
+        "warm": ("lambda", "rule.py", RULE_LAMBDA),
+    }
+    jobs, datasets = "", ""
+    for name, (runtime, file, code) in functions.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(code)
+        pushed = stack.json("udf", "push", str(tmp_path / name))
+        jobs += JOB.format(name=name, runtime=runtime, sha256=pushed["sha256"])
+        datasets += DATASET.format(name=name)
+    dag = tmp_path / "others.yaml"
+    dag.write_text(OTHERS.format(jobs=jobs, datasets=datasets))
+    stack.json("deploy", str(dag))
+
+    def ended() -> bool:
+        tasks = stack.tasks("other_functions")
+        failed = [t for t in tasks if t["status"] == "Failed"]
+        assert not failed, failed[0]["error_message"]
+        return len([t for t in tasks if t["status"] == "Completed"]) == 16
+
+    eventually(ended, "both functions ran for every partition")
+    with connect(stack.home) as client:
+        [[expected]] = client.query(
+            "SELECT count(*) FROM functions_input_receivers WHERE transfers >= 5"
+        )["rows"]
+        for name in functions:
+            eventually(lambda name=name: count_ids(client, name) == expected, f"rows of {name}")
+    event = {
+        "config": {"at_least": 5},
+        "scope": {"start": 0},
+        "inputs": [{"name": "receivers", "sql": "SELECT * FROM functions_input_receivers"}],
+        "outputs": [{"name": "alerts"}],
+    }
+    (tmp_path / "event.json").write_text(json.dumps(event))
+    tried = stack.json(
+        "udf", "test", str(tmp_path / "typed"), "--event", str(tmp_path / "event.json")
+    )
+    assert (tried["status"], len(tried["published"]["alerts"])) == ("Completed", expected)
+    warm = [t["task_id"] for t in stack.tasks("other_functions") if t["job"] == "warm"]
+    with connect(stack.home) as client:
+        detail = client.get(f"/v1/tasks/{warm[0]}")
+    assert [attempt["isolation"] for attempt in detail["attempts"]] == ["lambda"]
+    printed = [stack.trace("logs", task).stdout for task in warm[:2]]
+    assert all(text.startswith("call ") and text.endswith(" with ***\n") for text in printed)
+
+
+def count_ids(client: StackClient, name: str) -> int:
+    try:
+        return client.query(f"SELECT count(*) FROM busy_{name}")["rows"][0][0]
+    except RequestRejected as error:
+        assert "no data yet" in str(error)
+        return 0
 
 
 def push_chatty(stack: Stack, directory: Path) -> dict[str, Any]:

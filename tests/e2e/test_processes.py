@@ -7,6 +7,7 @@ import signal
 import ssl
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import psutil
@@ -51,11 +52,12 @@ OWN_FILES = {
     ],
     "worker": [
         *("credentials/worker", "tokens/workers", "tls/ca.pem", "objects", "spark/worker"),
-        *("run/worker", "runtimes.yaml"),
+        *("run/worker", "runtimes.yaml", "credentials/host", "secrets"),
     ],
+    "host": ["credentials/host", "objects/trace/"],
     "functions": [
         *("credentials/functions", "tokens/workers", "tls/ca.pem", "objects", "run/functions"),
-        "runtimes.yaml",
+        *("runtimes.yaml", "functions"),  # the second: bundles of warm environments
     ],
     "sink": ["credentials/sink", "tls/ca.pem", "objects", "run/sink"],
     "query": [
@@ -66,9 +68,15 @@ OWN_FILES = {
 }
 
 
-def ask_to_open(home: Path, name: str, paths: list[str]) -> set[str]:
-    """Return the paths that code inside a process of the stack can open."""
-    directory = home / "run" / name
+def find_host(stack: Stack) -> psutil.Process:
+    """Return the process that runs the operators of the worker."""
+    [host] = psutil.Process(stack.service("worker").pid).children()
+    assert "trace_etl.worker.hosts.host" in host.cmdline()
+    return host
+
+
+def ask_to_open(directory: Path, paths: list[str]) -> set[str]:
+    """Return the paths that code inside the process with this working directory can open."""
     draft = directory / "probe.new"
     draft.write_text(json.dumps(paths))
     draft.replace(directory / "probe.paths")
@@ -82,32 +90,41 @@ def test_a_process_opens_only_its_own_files(stack: Stack, tmp_path: Path) -> Non
     home = stack.home
     (home / "secrets" / "hook").write_text("secret")
     (home / "objects" / "trace" / "object").write_text("rows")
+    foreign = home / "objects" / f"trace-{uuid4()}"  # as the file store names it
+    foreign.mkdir()
+    (foreign / "object").write_text("rows of another organisation")
     outside = tmp_path / "file"
     outside.write_text("of the user")
     pids = {service.name: service.pid for service in checks.check(Home(home)).parts}
     pids["supervisor"] = connection(stack)["supervisor_pid"]
+    host = find_host(stack)
+    pids["host"] = host.pid
     files = [path for path in home.rglob("*") if path.is_file() and "postgres" not in path.parts]
     stored = [path for path in files if "probe" not in path.name and "spark" not in path.parts]
     postgres = (home / "postgres").resolve() / "data" / "PG_VERSION"
     for name, own in OWN_FILES.items():
         memory = [f"/proc/{pid}/{file}" for pid in pids.values() for file in ("environ", "mem")]
-        opened = ask_to_open(home, name, [*map(str, stored), str(outside), str(postgres), *memory])
+        directory = Path(host.cwd()) if name == "host" else home / "run" / name
+        asked = [*map(str, stored), str(outside), str(postgres), *memory]
+        opened = ask_to_open(directory, asked)
         expected = {str(path) for path in stored if str(path.relative_to(home)).startswith((*own,))}
         assert len(expected) >= len(own) - 2, f"{name}: its files do not exist"
         assert {path for path in opened if not path.startswith("/proc/")} == expected, name
+        # A worker starts its host, so it may look into it. The host cannot look into the worker.
+        visible = {"worker", "host"} if name == "worker" else {name}
         assert {path for path in opened if path.startswith("/proc/")} <= {
-            f"/proc/{pids[name]}/environ",
-            f"/proc/{pids[name]}/mem",
+            f"/proc/{pids[other]}/{file}" for other in visible for file in ("environ", "mem")
         }
     isolation = {service.name: service.isolation for service in checks.check(Home(home)).parts}
-    assert {isolation[name] for name in OWN_FILES} == {"landlock"}
+    assert {isolation[name] for name in OWN_FILES if name != "host"} == {"landlock"}
 
 
 def test_each_process_knows_only_its_own_credentials(stack: Stack) -> None:
     for name in OWN_FILES:
-        environment = psutil.Process(stack.service(name).pid).environ()
+        process = find_host(stack) if name == "host" else psutil.Process(stack.service(name).pid)
+        environment = process.environ()
         named = re.findall(r"credentials/(\w+)", " ".join(environment.values()))
-        assert set(named) <= {name}
+        assert set(named) <= ({"worker", "host"} if name == "worker" else {name})
         dsns = [value for key, value in environment.items() if key.endswith("_DSN")]
         assert all("require_auth=scram-sha-256" in dsn for dsn in dsns)
     roles = {
@@ -117,11 +134,20 @@ def test_each_process_knows_only_its_own_credentials(stack: Stack) -> None:
     assert roles.pop("supervisor") == {SUPERUSER, *databases.ROLES}
     assert roles == {
         "dispatcher": {databases.STATE, databases.QUEUE},
-        "worker": {databases.DATA, databases.QUEUE},
+        "worker": {databases.QUEUE},
+        "host": {databases.DATA},
         "functions": {databases.QUEUE},
         "sink": {databases.DATA, databases.QUEUE},
         "query": {databases.READER, databases.DATA_READER},
     }
+
+
+def test_an_operator_host_is_told_nothing_of_workers(stack: Stack) -> None:
+    environment = find_host(stack).environ()
+    settings = {name for name in environment if name.startswith("TRACE_")}
+    withheld = ("WORKER", "QUEUE", "SECRET", "DISPATCHER", "TLS", "READY", "RUNTIMES", "STATE")
+    assert not [name for name in settings if any(word in name for word in withheld)]
+    assert "TRACE_DATA_DSN" in settings
 
 
 def test_a_killed_sink_is_restarted(stack: Stack) -> None:

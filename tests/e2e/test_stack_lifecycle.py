@@ -29,7 +29,9 @@ from trace_etl.lite.processes import probes, process_tree
 
 SUPPORT = Path(__file__).parents[1] / "support"
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
-SERVICES = {"postgres", "dispatcher", "worker", "functions", "sink", "query", "scheduler"}
+SERVICES = {
+    *("postgres", "dispatcher", "worker", "functions", "sink", "query", "scheduler", "console")
+}
 
 
 class Stack:
@@ -120,6 +122,105 @@ def test_a_stack_starts_reports_its_status_and_stops_completely(home: Path) -> N
     assert trace(home, "status").returncode == 3
 
 
+@pytest.fixture(scope="class")
+def shared(home: Path) -> Generator[Stack]:
+    environment = {"TRACE_STATE_DSN": "mine", "TRACE_SLOTS": "7"}
+    with running(home, environment) as stack:
+        assert stack.first_line == "up"
+        yield stack
+
+
+class TestRunningStack:
+    """Tests that leave a stack running and healthy share one."""
+
+    def test_only_the_owner_can_read_the_files_in_the_home(self, home: Path, shared: Stack) -> None:
+        paths = [home, *(path for path in home.rglob("*") if not path.is_symlink())]
+        open_to_others = [p for p in paths if stat.S_IMODE(p.stat().st_mode) & 0o077]
+        assert open_to_others == []
+        assert {path.name for path in home.iterdir()} >= {
+            "tls",
+            "keys",
+            "tokens",
+            "credentials",
+            "postgres",
+        }
+
+    def test_no_secret_is_in_a_command_line_or_environment(self, home: Path, shared: Stack) -> None:
+        secrets = list(passwords.read(Home(home).pgpass).values())
+        services = Home(home).service_tokens.values()
+        tokens = (Home(home).worker_token, Home(home).user_token, *services)
+        secrets += [path.read_text().strip() for path in tokens]
+        assert len(secrets) == 10
+        for process in [psutil.Process(shared.process.pid), *shared.descendants()]:
+            shown = " ".join([*process.cmdline(), *process.environ().values()])
+            assert not [secret for secret in secrets if secret in shown]
+
+    def test_a_process_gets_only_its_own_settings(self, home: Path, shared: Stack) -> None:
+        worker = psutil.Process(shared.pid("worker")).environ()
+        dispatcher = psutil.Process(shared.pid("dispatcher")).environ()
+        query = psutil.Process(shared.pid("query")).environ()
+        assert "TRACE_STATE_DSN" not in worker
+        assert worker["TRACE_SLOTS"] == "7"
+        assert "user=trace_queue" in worker["TRACE_QUEUE_DSN"]
+        assert "user=trace_state" in dispatcher["TRACE_STATE_DSN"]
+        assert "user=trace_reader" in query["TRACE_STATE_DSN"]
+        assert "TRACE_WORKER_TOKEN_FILE" not in dispatcher
+
+    def test_starting_twice_reports_the_running_stack_and_what_to_do(
+        self, home: Path, shared: Stack
+    ) -> None:
+        with running(home) as second:
+            assert second.process.wait() == 1
+            assert second.first_line.startswith("already_running")
+            assert str(shared.process.pid) in second.first_line
+            again = trace(home, "up", "--detach")
+            assert again.returncode == 0
+            assert "trace down" in again.stderr
+            different = trace(home, "up", "--detach", "--rpc-url", "http://127.0.0.1:1")
+            assert different.returncode == 1
+            assert trace(home, "status").returncode == 0
+
+    def test_a_killed_process_is_restarted_and_status_counts_the_restart(
+        self, home: Path, shared: Stack
+    ) -> None:
+        before = shared.pid("query")
+        os.kill(before, signal.SIGKILL)
+        eventually(lambda: shared.pid("query") not in (before, None))
+        eventually(lambda: checks.check(Home(home)).state == "healthy")
+        assert trace(home, "status").returncode == 0
+        found = json.loads(trace(home, "status", "--json").stdout)
+        restarts = {service["name"]: service["restarts"] for service in found["parts"]}
+        assert restarts == {**dict.fromkeys(SERVICES, 0), "query": 1}
+
+    def test_status_is_degraded_when_a_process_does_not_answer(
+        self, home: Path, shared: Stack
+    ) -> None:
+        query = psutil.Process(shared.pid("query"))
+        query.suspend()
+        try:
+            status = trace(home, "status", "--json")
+        finally:
+            query.resume()
+        assert status.returncode == 1
+        services = {
+            service["name"]: service["health"] for service in json.loads(status.stdout)["parts"]
+        }
+        assert services == {**dict.fromkeys(SERVICES, "healthy"), "query": "silent"}
+
+    def test_a_killed_postgres_is_restarted_with_every_row(self, home: Path, shared: Stack) -> None:
+        port = int(json.loads((home / "config.json").read_text())["ports"]["postgres"]["port"])
+        dsns = databases.dsns(Server(port, Home(home).pgpass))
+        with psycopg.connect(dsns.data) as conn:
+            conn.execute("CREATE TABLE IF NOT EXISTS kept AS SELECT 7 AS n")
+        before = shared.pid("postgres")
+        os.kill(before, signal.SIGKILL)
+        eventually(lambda: shared.pid("postgres") not in (before, None))
+        eventually(lambda: checks.check(Home(home)).state == "healthy")
+        assert trace(home, "status").returncode == 0
+        with psycopg.connect(dsns.data) as conn:
+            assert conn.execute("SELECT n FROM kept").fetchone() == (7,)
+
+
 def log_sources(log: Path) -> set[str]:
     """Return the names of the log sources so far, without the line that is still being written."""
     return {line.split()[1] for line in log.read_text().split("\n")[:-1]}
@@ -142,20 +243,6 @@ def test_the_terminal_shows_one_log_of_all_processes(home: Path) -> None:
     assert events[-2:] == ["stack_stopping", "stack_stopped"]
     assert lines[-1][2] == "stack_stopped"
     assert '{"event": "stub_started"' in (home / "logs" / "worker.log").read_text()
-
-
-def test_only_the_owner_can_read_the_files_in_the_home(home: Path) -> None:
-    with running(home):
-        paths = [home, *(path for path in home.rglob("*") if not path.is_symlink())]
-        open_to_others = [p for p in paths if stat.S_IMODE(p.stat().st_mode) & 0o077]
-    assert open_to_others == []
-    assert {path.name for path in home.iterdir()} >= {
-        "tls",
-        "keys",
-        "tokens",
-        "credentials",
-        "postgres",
-    }
 
 
 def test_a_home_of_the_last_release_is_upgraded_at_its_next_start(home: Path) -> None:
@@ -183,86 +270,6 @@ def test_a_home_of_the_last_release_is_upgraded_at_its_next_start(home: Path) ->
         assert passwords.read(new.pgpass) == known
         assert {path.name for path in new.user_public_keys.iterdir()} == {public}
         assert list(new.user_keys.glob("*.pub.pem")) == []
-
-
-def test_no_secret_is_in_a_command_line_or_environment(home: Path) -> None:
-    with running(home) as stack:
-        secrets = list(passwords.read(Home(home).pgpass).values())
-        services = Home(home).service_tokens.values()
-        tokens = (Home(home).worker_token, Home(home).user_token, *services)
-        secrets += [path.read_text().strip() for path in tokens]
-        assert len(secrets) == 10
-        for process in [psutil.Process(stack.process.pid), *stack.descendants()]:
-            shown = " ".join([*process.cmdline(), *process.environ().values()])
-            assert not [secret for secret in secrets if secret in shown]
-
-
-def test_a_process_gets_only_its_own_settings(home: Path) -> None:
-    with running(home, {"TRACE_STATE_DSN": "mine", "TRACE_SLOTS": "7"}) as stack:
-        worker = psutil.Process(stack.pid("worker")).environ()
-        dispatcher = psutil.Process(stack.pid("dispatcher")).environ()
-        query = psutil.Process(stack.pid("query")).environ()
-    assert "TRACE_STATE_DSN" not in worker
-    assert worker["TRACE_SLOTS"] == "7"
-    assert "user=trace_queue" in worker["TRACE_QUEUE_DSN"]
-    assert "user=trace_state" in dispatcher["TRACE_STATE_DSN"]
-    assert "user=trace_reader" in query["TRACE_STATE_DSN"]
-    assert "TRACE_WORKER_TOKEN_FILE" not in dispatcher
-
-
-def test_starting_twice_reports_the_running_stack_and_what_to_do(home: Path) -> None:
-    with running(home) as stack, running(home) as second:
-        assert second.process.wait() == 1
-        assert second.first_line.startswith("already_running")
-        assert str(stack.process.pid) in second.first_line
-        again = trace(home, "up", "--detach")
-        assert again.returncode == 0
-        assert "trace down" in again.stderr
-        different = trace(home, "up", "--detach", "--rpc-url", "http://127.0.0.1:1")
-        assert different.returncode == 1
-        assert trace(home, "status").returncode == 0
-
-
-def test_a_killed_process_is_restarted_and_status_counts_the_restart(home: Path) -> None:
-    with running(home) as stack:
-        before = stack.pid("query")
-        os.kill(before, signal.SIGKILL)
-        eventually(lambda: stack.pid("query") not in (before, None))
-        eventually(lambda: checks.check(Home(home)).state == "healthy")
-        assert trace(home, "status").returncode == 0
-        found = json.loads(trace(home, "status", "--json").stdout)
-        restarts = {service["name"]: service["restarts"] for service in found["parts"]}
-        assert restarts == {**dict.fromkeys(SERVICES, 0), "query": 1}
-
-
-def test_status_is_degraded_when_a_process_does_not_answer(home: Path) -> None:
-    with running(home) as stack:
-        query = psutil.Process(stack.pid("query"))
-        query.suspend()
-        try:
-            status = trace(home, "status", "--json")
-        finally:
-            query.resume()
-        assert status.returncode == 1
-        services = {
-            service["name"]: service["health"] for service in json.loads(status.stdout)["parts"]
-        }
-        assert services == {**dict.fromkeys(SERVICES, "healthy"), "query": "silent"}
-
-
-def test_a_killed_postgres_is_restarted_with_every_row(home: Path) -> None:
-    with running(home) as stack:
-        port = int(json.loads((home / "config.json").read_text())["ports"]["postgres"]["port"])
-        dsns = databases.dsns(Server(port, Home(home).pgpass))
-        with psycopg.connect(dsns.data) as conn:
-            conn.execute("CREATE TABLE IF NOT EXISTS kept AS SELECT 7 AS n")
-        before = stack.pid("postgres")
-        os.kill(before, signal.SIGKILL)
-        eventually(lambda: stack.pid("postgres") not in (before, None))
-        eventually(lambda: checks.check(Home(home)).state == "healthy")
-        assert trace(home, "status").returncode == 0
-        with psycopg.connect(dsns.data) as conn:
-            assert conn.execute("SELECT n FROM kept").fetchone() == (7,)
 
 
 def test_a_killed_supervisor_leaves_no_process_and_the_stack_starts_again(home: Path) -> None:
@@ -360,17 +367,15 @@ def test_a_port_in_use_is_replaced_unless_the_user_chose_it(home: Path) -> None:
             assert "--api-port" in stack.first_line
 
 
-def test_rpc_endpoints_are_remembered(home: Path) -> None:
+def test_rpc_endpoints_are_remembered_and_several_workers_are_separate_processes(
+    home: Path,
+) -> None:
     with running(home, rpc_urls=["http://127.0.0.1:1", "base=http://127.0.0.1:2"]):
         pass
-    with running(home) as stack:
-        given = psutil.Process(stack.pid("worker")).environ()["TRACE_RPC_POOLS"]
-    assert json.loads(given) == {"default": ["http://127.0.0.1:1"], "base": ["http://127.0.0.1:2"]}
-
-
-def test_several_workers_are_separate_processes(home: Path) -> None:
     with running(home, workers=2) as stack:
         first, second = (psutil.Process(stack.pid(f"worker-{n}")).environ() for n in (1, 2))
+    pools = {"default": ["http://127.0.0.1:1"], "base": ["http://127.0.0.1:2"]}
+    assert json.loads(first["TRACE_RPC_POOLS"]) == pools
     for name in ("TRACE_WORKER_ID", "TRACE_READY_FILE", "TRACE_SPARK_DIR"):
         assert first[name] != second[name]
 

@@ -59,6 +59,8 @@ class Interrupted(TraceError):
 class ControlledRunner:
     """A runner whose operator finishes when the test allows it."""
 
+    isolation = None
+
     started: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     canceled: threading.Event = field(default_factory=threading.Event)
@@ -73,7 +75,7 @@ class ControlledRunner:
                 raise Interrupted("the task was canceled")
         return bodies.TaskResult()
 
-    def cancel(self, task_id: UUID) -> None:
+    def cancel(self, task_id: UUID, within: float) -> None:
         self.canceled.set()
 
 
@@ -248,7 +250,7 @@ def test_an_attempt_that_lost_its_lease_in_an_outage_is_followed_by_another(
 class UncancelableRunner(ControlledRunner):
     """A runner whose operator ignores cancellation."""
 
-    def cancel(self, task_id: UUID) -> None:
+    def cancel(self, task_id: UUID, within: float) -> None:
         pass
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -291,6 +292,18 @@ def test_batches_are_read_while_the_query_runs(client: Client) -> None:
     assert next(batches)["range"][0].as_py() == 0
     batches.close()  # ends the query
     assert client.query("SELECT 1 AS one").rows() == [{"one": 1}]
+
+
+def test_a_connection_that_the_service_has_closed_is_replaced(client: Client) -> None:
+    """The service closes idle connections: the next query must not fail because of that."""
+    assert client.query("SELECT 1 AS n").rows() == [{"n": 1}]
+    (idle,) = client._stack.results._idle
+    idle.sock.shutdown(socket.SHUT_RDWR)
+    assert client.query("SELECT 2 AS n").rows() == [{"n": 2}]
+    (other,) = client._stack.results._idle
+    assert other is not idle
+    assert client.query("SELECT 3 AS n").rows() == [{"n": 3}]
+    assert client._stack.results._idle == [other]  # a whole result leaves its connection usable
 
 
 def test_errors_say_what_was_wrong(analyst: Analyst, client: Client) -> None:

@@ -1,5 +1,6 @@
 """`GET /v1/changes`: all changes of the caller's org, in order and without gaps."""
 
+import json
 import socket
 import ssl
 import threading
@@ -193,23 +194,61 @@ def test_a_stream_ends_when_its_user_is_disabled(
 
 
 @pytest.fixture
-def two_clients(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Bench]:
-    objects = tmp_path / "objects"
-    with live(secrets, dsns, objects, changes_clients=2) as running, bench(running) as own_bench:
+def limited(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Bench]:
+    """A Dispatcher with three streams, two of them for one user."""
+    limits = {"changes_clients": 3, "changes_clients_per_user": 2}
+    with (
+        live(secrets, dsns, tmp_path / "objects", **limits) as running,
+        bench(running) as own_bench,
+    ):
         yield own_bench
 
 
-def test_a_client_above_the_limit_is_refused_with_503(two_clients: Bench) -> None:
-    with following(two_clients.user) as first, following(two_clients.user) as second:
-        next(first), next(second)
-        reply = two_clients.user.get("/v1/changes")
-        assert (reply.status_code, reply.json()["code"]) == (503, "unavailable")
-    eventually(
-        lambda: two_clients.live.service.changes.listeners == 0,
-        "all clients disconnected",
-    )
-    with following(two_clients.user) as again:
-        assert next(again).kind == "ready"
+def refusal(client: httpx.Client) -> tuple[int, str]:
+    """Return the status and the error of a request for a stream that must be refused."""
+    with client.stream("GET", "/v1/changes") as reply:
+        assert reply.status_code != 200
+        return reply.status_code, json.loads(reply.read())["detail"]
+
+
+def test_streams_are_limited_for_each_user_and_in_total(limited: Bench) -> None:
+    with new_user(limited, "reader") as other:
+        with following(limited.user) as first, following(limited.user) as second:
+            next(first), next(second)
+            status, detail = refusal(limited.user)
+            assert status == 429
+            assert "2 times" in detail and "(TRACE_CHANGES_CLIENTS_PER_USER)" in detail
+            with following(other) as third:
+                next(third)
+                status, detail = refusal(other)
+                assert status == 503
+                assert "3 clients" in detail and "(TRACE_CHANGES_CLIENTS)" in detail
+        eventually(
+            lambda: limited.live.service.changes.listeners == 0,
+            "all clients disconnected",
+        )
+        with following(limited.user) as again:
+            assert next(again).kind == "ready"
+
+
+def test_streams_that_open_at_once_do_not_exceed_the_limit(limited: Bench) -> None:
+    """Streams count from their request on, not from their first event."""
+    ended = threading.Event()
+    statuses: list[int] = []
+
+    def listen() -> None:
+        with limited.live.user() as client, client.stream("GET", "/v1/changes") as reply:
+            statuses.append(reply.status_code)
+            ended.wait(120)
+
+    threads = [threading.Thread(target=listen) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(statuses) == 12, "every request was answered")
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == [200] * 2 + [429] * 10
 
 
 def test_a_stop_ends_the_streams_immediately(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> None:
@@ -230,26 +269,26 @@ def test_a_stop_ends_the_streams_immediately(secrets: Secrets, dsns: Dsns, tmp_p
 
 
 def test_a_client_that_does_not_read_is_dropped_and_others_continue(
-    two_clients: Bench, monkeypatch: pytest.MonkeyPatch
+    limited: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "SLOW_AFTER", 0.3)
-    cfg = two_clients.live.cfg
-    context = ssl.create_default_context(cafile=str(two_clients.live.secrets.ca))
+    cfg = limited.live.cfg
+    context = ssl.create_default_context(cafile=str(limited.live.secrets.ca))
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     raw.connect(("127.0.0.1", cfg.api_port))
     with context.wrap_socket(raw, server_hostname="127.0.0.1") as slow:
-        token = two_clients.live.secrets.user_token
+        token = limited.live.secrets.user_token
         request = f"GET /v1/changes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
         slow.sendall(request.encode())
         eventually(
-            lambda: two_clients.live.service.changes.listeners == 1,
+            lambda: limited.live.service.changes.listeners == 1,
             "one client is connected",
         )
-        with following(two_clients.user) as good:
+        with following(limited.user) as good:
             next(good)
-            dag = two_clients.dag()
-            (task_id,) = two_clients.tasks(1, dag=dag)
+            dag = limited.dag()
+            (task_id,) = limited.tasks(1, dag=dag)
             # More than all buffers between server and client can hold.
             fill = """
                 INSERT INTO changes (org_id, kind, dag, body)
@@ -257,30 +296,30 @@ def test_a_client_that_does_not_read_is_dropped_and_others_continue(
                   FROM orgs CROSS JOIN generate_series(1, 1000)
                  WHERE orgs.name = 'local'
             """
-            two_clients.rows(fill)
-            two_clients.claimed(task_id)
+            limited.rows(fill)
+            limited.claimed(task_id)
             good.until("task", task_id=task_id, status="Running")
             eventually(
-                lambda: two_clients.live.service.changes.listeners == 1,
+                lambda: limited.live.service.changes.listeners == 1,
                 "one client is connected",
             )
 
 
 def test_a_stream_survives_the_end_of_all_postgres_sessions(
-    two_clients: Bench, monkeypatch: pytest.MonkeyPatch
+    limited: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "HEARTBEAT", 0.05)
     end = """
         SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
          WHERE datname = current_database() AND pid <> pg_backend_pid()
     """
-    dag = two_clients.dag()
-    with following(two_clients.user, dag=dag.name) as stream:
+    dag = limited.dag()
+    with following(limited.user, dag=dag.name) as stream:
         next(stream)
         for start in range(0, 50, 10):
-            assert two_clients.rows(end)[0]["count"] > 0
+            assert limited.rows(end)[0]["count"] > 0
             body = {"dag": dag.name, "job": "request", "start": start, "end": start + 9}
-            assert two_clients.user.post("/v1/triggers", json=body).status_code == 200
+            assert limited.user.post("/v1/triggers", json=body).status_code == 200
             stream.until("task", partition_key=f"{start}-{start + 9}")
 
 

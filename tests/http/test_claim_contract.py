@@ -1,6 +1,7 @@
 """`POST /internal/task-claim`: one atomic Queued → Running, and the answer to other claims."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import jwt
@@ -187,6 +188,33 @@ def test_claim_many_starts_the_oldest_tasks_of_a_runtime_up_to_the_limit(
     rest = shared.claim_many("ecs_platform", 100)
     assert {c["task"]["task_id"] for c in rest} == {ids[0], ids[1], ids[4]}
     assert shared.claim_many("ecs_platform", 100) == []
+
+
+def claim_by_ids(shared: Bench, ids: list[str], **more: Any) -> Any:
+    body = {"worker_id": "w", "task_ids": ids, **more}
+    path = "/internal/task-claim-many"
+    return shared.http.post(path, json=body, headers=shared.worker_headers)
+
+
+def test_claim_many_starts_the_named_tasks_and_leaves_out_those_that_may_not_run(
+    shared: Bench,
+) -> None:
+    ids = shared.tasks(3)
+    shared.claimed(ids[0])
+    capped = shared.tasks(2, "scaling: {max_concurrency: 1}")
+    asked = [*ids, *capped, ids[1], str(uuid4())]
+    claimed = claim_by_ids(shared, asked).json()["claimed"]
+    started = [item["task"]["task_id"] for item in claimed]
+    assert len(started) == len(set(started)) == 3
+    assert {*ids[1:]} < {*started} < {*ids[1:], *capped}
+    assert len({item["lease_token"] for item in claimed}) == 3
+    assert claim_by_ids(shared, ids).json() == {"claimed": []}
+
+
+def test_claim_many_takes_a_runtime_or_ids(shared: Bench) -> None:
+    [task_id] = shared.tasks(1)
+    for more in ({"runtime": "ecs_platform"}, {"task_ids": None}, {"task_ids": []}):
+        assert claim_by_ids(shared, [task_id], **more).status_code == 422
 
 
 def test_claim_many_takes_bulk_tasks_last(shared: Bench) -> None:

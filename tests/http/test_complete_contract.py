@@ -37,6 +37,22 @@ def test_a_completed_attempt_ends_the_task(shared: Bench, path: str) -> None:
     assert (record["attempt"], record["outcome"], record["worker_id"]) == (1, "Completed", "w1")
 
 
+@pytest.mark.parametrize("level", ["namespaces", "lambda", None])
+@pytest.mark.parametrize("status", ["Completed", "Failed"])
+def test_an_attempt_records_how_its_code_was_isolated(
+    shared: Bench, status: str, level: str | None
+) -> None:
+    attempt = shared.attempt()
+    assert shared.complete(attempt, status, isolation=level).status_code == 200
+    detail = shared.user.get(f"/v1/tasks/{attempt.task_id}").json()
+    assert [ended["isolation"] for ended in detail["attempts"]] == [level]
+
+
+def test_an_unknown_isolation_is_refused(shared: Bench) -> None:
+    reply = shared.complete(shared.attempt(), isolation="none")
+    assert reply.status_code == 422 and "isolation" in reply.text
+
+
 def test_outputs_events_and_publications_commit_together(shared: Bench) -> None:
     dag = shared.dag()
     attempt = shared.attempt(dag=dag)

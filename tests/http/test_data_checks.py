@@ -1,17 +1,13 @@
 """Results of data checks: recorded with the commit, they block, warn or hold consumers."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from typer.testing import CliRunner
 
+from support.cli import connected_cli
 from support.lifecycle import Attempt, Bench
-from trace_etl.cli.main import app
-from trace_etl.lite import connection
-from trace_etl.lite.home import Home
 
 DAG = """
 name: {name}
@@ -194,7 +190,7 @@ def test_a_warning_commits_and_can_be_accepted(shared: Bench, tmp_path: Path) ->
     assert claim_status(shared, task) == "Claimed"
     assert listed(shared, dag, failed=True) == [("0-9", "positive", "warned", 2)]
 
-    run = command(shared, tmp_path)
+    run = connected_cli(shared, tmp_path)
     table = run("checks", f"{dag}_out", "--failed")
     assert "positive" in table
     assert "warned" in table
@@ -210,24 +206,6 @@ def test_a_warning_commits_and_can_be_accepted(shared: Bench, tmp_path: Path) ->
     assert '"state": "accepted"' in run("checks", f"{dag}_out", "--json")
     missing = shared.user.get("/v1/checks", params={"dataset": "nowhere"})
     assert missing.status_code == 404
-
-
-def command(bench: Bench, directory: Path) -> Any:
-    """Return a function that runs a command against the Dispatcher and returns its output."""
-    home = Home(directory)
-    cfg, secrets = bench.live.cfg, bench.live.secrets
-    described = connection.describe(
-        home, api=cfg.api_port, internal=cfg.internal_port, query=1, pid=1
-    )
-    own = replace(described, ca=str(secrets.ca), user_token=str(secrets.directory / "user.jwt"))
-    connection.write(home.connection, own)
-
-    def run(*arguments: str) -> str:
-        result = CliRunner().invoke(app, [*arguments, "--home", str(directory)])
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    return run
 
 
 def test_named_consumers_wait_for_a_failed_partition_until_it_is_accepted_or_replaced(
@@ -300,7 +278,7 @@ def test_a_changed_check_keeps_the_generation_and_the_plan_says_so(
         ["checks[1].rule.sql"],
     )
     assert not plan["builds"]
-    printed = command(shared, tmp_path)("plan", str(changed), "--no-check")
+    printed = connected_cli(shared, tmp_path)("plan", str(changed), "--no-check")
     assert "work: checks changed; its data is kept" in printed
     assert "checks[1].rule.sql: n > 0 → n > 1" in printed
     reply = shared.user.post("/v1/dags", json={"text": changed.read_text()})

@@ -1,5 +1,6 @@
 """The delivery log: what changed in a dataset, why, in an order that never changes behind a cursor."""
 
+import ssl
 from random import Random
 from typing import Any
 from uuid import uuid4
@@ -10,6 +11,7 @@ import pytest
 from support.delivery_consumer import Copy, DeliveryConsumer
 from support.lifecycle import Attempt, Bench, rows_hash, run_concurrently
 from trace_etl.client.client import Client
+from trace_etl.client.result_stream import ResultConnections
 from trace_etl.client.stack_client import StackClient
 
 _DAG = """
@@ -213,7 +215,9 @@ def test_a_cursor_older_than_the_log_says_to_read_everything_again(shared: Bench
     assert "restored" in shared.user.get(path, params={"since": other}).json()["detail"]
     late = "9" + head["cursor"]
     assert shared.user.get(path, params={"since": late}).status_code == 410
-    client = Client(StackClient(shared.user, str(shared.user.base_url).rstrip("/"), ""))
+    url = str(shared.user.base_url).rstrip("/")
+    results = ResultConnections(url, {}, ssl.create_default_context())
+    client = Client(StackClient(shared.user, url, url, results))
     assert client.changes_cursor(f"{name}_out") == head["cursor"]
     assert list(client.changes(f"{name}_out")) == []
     trigger(shared, name, 10, 19)

@@ -1,14 +1,14 @@
 """Uploads of bundles of functions, and DAGs that use them."""
 
 import hashlib
-import io
-import zipfile
 from collections.abc import Callable
 
 import httpx
 import pytest
 
+from support.bundles import make_zip, push
 from support.lifecycle import Bench
+from support.users import new_user
 from trace_etl.api.user.udf import PART_BYTES
 
 DAG = """
@@ -30,27 +30,6 @@ publish:
     write_mode: buffered
     schema: [{{name: id, type: string, nullable: false}}]
 """
-
-
-def make_zip(text: str, name: str = "rule.py") -> bytes:
-    output = io.BytesIO()
-    with zipfile.ZipFile(output, "w") as archive:
-        archive.writestr(name, text)
-    return output.getvalue()
-
-
-def push(shared: Bench, name: str, content: bytes, *, sha256: str | None = None) -> httpx.Response:
-    """Send a bundle in parts and finalize it."""
-    digest = sha256 or hashlib.sha256(content).hexdigest()
-    body = {"name": name, "sha256": digest, "size_bytes": len(content)}
-    reply = shared.user.post("/v1/udf/uploads", json=body)
-    assert reply.status_code == 200, reply.text
-    path = f"/v1/udf/uploads/{reply.json()['upload_id']}"
-    for number, start in enumerate(range(0, len(content), PART_BYTES)):
-        part = content[start : start + PART_BYTES]
-        sent = shared.user.put(f"{path}/parts/{number}", content=part)
-        assert sent.status_code == 200, sent.text
-    return shared.user.post(f"{path}/finalize")
 
 
 def test_a_bundle_of_several_parts_is_kept_once(shared: Bench) -> None:
@@ -112,3 +91,56 @@ def test_outputs_of_a_function_must_be_buffered(shared: Bench) -> None:
     [fault] = shared.user.post("/v1/plans", json={"text": text}).json()["errors"]
     assert fault["field"] == "jobs[2].outputs[0]"
     assert "`write_mode: buffered`" in fault["message"]
+
+
+def start(shared: Bench, name: str, content: bytes) -> httpx.Response:
+    digest = hashlib.sha256(content).hexdigest()
+    body = {"name": name, "sha256": digest, "size_bytes": len(content)}
+    return shared.user.post("/v1/udf/uploads", json=body)
+
+
+def stored(shared: Bench, content: bytes) -> bool:
+    digest = hashlib.sha256(content).hexdigest()
+    return bool(list(shared.live.objects.rglob(f"*{digest}*")))
+
+
+def sweep(shared: Bench) -> None:
+    shared.live.run(shared.live.service.storage_sweeper.sweep_once)
+
+
+def test_an_upload_whose_last_step_failed_leaves_no_object(shared: Bench) -> None:
+    lost, kept = make_zip("lost"), make_zip("kept")
+    shared.rows("UPDATE udf_uploads SET ended_at = now()")
+    for name, content in (("lost", lost), ("again", kept)):
+        shared.rows(f"ALTER TABLE udf_bundles ADD CONSTRAINT full_disk CHECK (name <> '{name}')")
+        assert push(shared, name, content).status_code == 500
+        shared.rows("ALTER TABLE udf_bundles DROP CONSTRAINT full_disk")
+        assert stored(shared, content), "the object is written before the last transaction"
+    assert push(shared, "other", kept).status_code == 200
+    sweep(shared)
+    assert stored(shared, lost), "the user may still finish the upload"
+    old = "UPDATE udf_uploads SET started_at = started_at - interval '25 hours'"
+    shared.rows(f"{old} WHERE name IN ('lost', 'again')")
+    sweep(shared)  # ends them
+    shared.rows("UPDATE udf_uploads SET ended_at = ended_at - interval '2 hours'")
+    sweep(shared)
+    assert not stored(shared, lost)
+    assert stored(shared, kept), "another bundle has the same content"
+    left = "SELECT 1 FROM udf_uploads WHERE name IN ('lost', 'again')"
+    assert shared.rows(left) == []
+    assert push(shared, "lost", lost).status_code == 200 and stored(shared, lost)
+
+
+def test_a_user_has_a_limited_number_of_unfinished_uploads(shared: Bench) -> None:
+    content = make_zip("many")
+    shared.rows("UPDATE udf_uploads SET ended_at = now()")
+    for number in range(8):
+        assert start(shared, f"many_{number}", content).status_code == 200
+    refused = start(shared, "many_8", content)
+    assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests")
+    assert "you have 8 unfinished uploads" in refused.json()["detail"]
+    assert start(shared, "many_0", content).status_code == 200, "it replaces the earlier one"
+    with new_user(shared, "writer") as other:
+        body = {"name": "many_0", "sha256": "0" * 64, "size_bytes": 1}
+        assert other.post("/v1/udf/uploads", json=body).status_code == 200
+    shared.rows("UPDATE udf_uploads SET ended_at = now()")

@@ -17,7 +17,7 @@ from support.buffered import Producer, batch_target
 from support.dispatcher import Secrets
 from support.fuzzing import Fuzzer, fuzzed_dispatcher
 from support.lifecycle import Attempt, Bench
-from support.openapi_calls import bounded, labels, negative, positive, validate
+from support.openapi_calls import bounded, bounded_malformed, labels, negative, positive, validate
 from support.postgres import Templates
 from support.reference import DIRECTORY, openapi
 from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS
@@ -211,13 +211,22 @@ def test_well_formed_calls_get_documented_answers(caller: Caller, label: str) ->
 def test_malformed_calls_are_refused_as_documented(caller: Caller, label: str) -> None:
     before = Counter(caller.seen)
 
-    @bounded
+    @bounded_malformed
     @given(negative(API, label))
     def call(case: Any) -> None:
         caller.send(case, live=False)
 
     call()
     assert set(caller.seen - before) == {422}
+
+
+def test_a_body_with_many_faults_gets_a_short_answer(shared: Bench) -> None:
+    token = {"X-Trace-Worker-Token": shared.live.secrets.worker_token}
+    body = {f"k{n}": 1 for n in range(5000)}
+    reply = shared.http.post("/internal/task-claim", json=body, headers=token)
+    assert reply.status_code == 422
+    (fault,) = reply.json()["errors"]
+    assert fault["field"] == "body" and fault["message"].startswith("has 5002 faults")
 
 
 def test_random_calls_do_no_harm(templates: Templates, secrets: Secrets, tmp_path: Path) -> None:

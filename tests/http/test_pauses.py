@@ -1,23 +1,19 @@
 """Pauses by users and by backpressure, over HTTPS and on the command line."""
 
 from collections.abc import Generator
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
+from support.cli import connected_cli
 from support.dispatcher import Secrets, live
 from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
 from support.pressure import Graph, balance, graph
 from support.users import new_org, new_user
-from trace_etl.cli.main import app
-from trace_etl.lite import connection
-from trace_etl.lite.home import Home
 
 
 @pytest.fixture(scope="module")
@@ -205,19 +201,7 @@ def test_pausing_an_unknown_dag_or_job_is_refused(own_bench: Bench) -> None:
 
 
 def test_the_cli_pauses_shows_and_resumes_jobs(own_bench: Bench, tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    cfg, secrets = own_bench.live.cfg, own_bench.live.secrets
-    described = connection.describe(
-        home, api=cfg.api_port, internal=cfg.internal_port, query=1, pid=1
-    )
-    own = replace(described, ca=str(secrets.ca), user_token=str(secrets.directory / "user.jwt"))
-    connection.write(home.connection, own)
-
-    def trace(*words: str) -> str:
-        result = CliRunner().invoke(app, [*words, "--home", str(tmp_path)])
-        assert result.exit_code == 0, result.output
-        return result.output
-
+    trace = connected_cli(own_bench, tmp_path)
     g = graph(own_bench, {"work": "split; max_queue_depth: 1"})
     assert trace("pause", g.name, "split", "--reason", "repairs").endswith(
         "Paused split. Events are kept; `trace resume` ends the pause.\n"

@@ -137,13 +137,14 @@ def test_every_query_is_recorded_without_its_text(orgs: Organisations) -> None:
     orgs.ask("auditee", "SELECT * FROM salaries")
     orgs.ask("auditee", "SELECT * FROM nowhere")
     orgs.ask("auditee", "SELEC")
-    eventually(lambda: len(orgs.audit("auditee")) == 4)
-    ok, refused, unknown, malformed = orgs.audit("auditee")
+    orgs.ask("auditee", "SELECT 'sesame\0'")
+    eventually(lambda: len(orgs.audit("auditee")) == 5)
+    ok, refused, unknown, malformed, unreadable = orgs.audit("auditee")
     assert ok[0] == "ok" and ok[2] == 1 and ok[3] > 0 and ok[4] == ORG
     assert ok[1] == [{"dataset": "blocks", "dataset_version": version}]
     assert refused[:3] == ("forbidden", [{"dataset": "salaries", "dataset_version": None}], 0)
     assert unknown[:2] == ("invalid", [{"dataset": "nowhere", "dataset_version": None}])
-    assert malformed[:2] == ("invalid", [])
+    assert malformed[:2] == unreadable[:2] == ("invalid", [])
     stored = sql(orgs.warehouse.dsns.state, "SELECT string_agg(a::text, '') FROM query_audit a")
     assert "sesame" not in stored[0][0] and "SELEC" not in stored[0][0]
 
@@ -170,3 +171,42 @@ def test_the_role_of_the_service_can_add_to_the_record_but_not_read_or_change_it
     ):
         with pytest.raises(Exception, match=r"permission denied|read-only transaction"):
             sql(orgs.warehouse.dsns.reader, statement)
+
+
+def test_the_delivery_log_is_a_table_with_the_datasets_that_the_role_may_read(
+    orgs: Organisations,
+) -> None:
+    state = orgs.warehouse.dsns.state
+    dataset, version = orgs.warehouse.generation("blocks", ORG)
+    sql(
+        state,
+        """INSERT INTO deliveries (dataset_uuid, dataset_version, kind, partition_key, range_start,
+                                   range_end, new_hash, row_count)
+           VALUES (%s, %s, 'published', '0-9', 0, 9, 'rows.v1:ab', 1)""",
+        (dataset, version),
+    )
+    sql(state, "SELECT number_deliveries(1000, '{}')")
+    query = "SELECT DISTINCT dataset FROM trace_changes ORDER BY 1"
+    assert orgs.ask("reader", query).json()["rows"] == [["blocks"]]
+    assert orgs.ask("writer", query).json()["rows"] == [["blocks"], ["drafts"]]
+    assert orgs.ask("admin", query).json()["rows"] == [["blocks"], ["drafts"], ["salaries"]]
+    query = """
+        SELECT c.kind, c.reason, c.range_start, c.new_hash, c.changed_at > TIMESTAMP '2020-01-01', b.value
+          FROM trace_changes c JOIN blocks b ON b.block_number BETWEEN c.range_start AND c.range_end
+         WHERE c.kind = 'published' ORDER BY c.number"""
+    answer = orgs.ask("reader", query)
+    assert answer.json()["rows"] == [["published", "new", 0, "rows.v1:ab", True, "ours"]], (
+        answer.text
+    )
+    # Another organisation has its own log, and a version but nothing published.
+    query = "SELECT count(*), count(*) FILTER (kind = 'published') FROM trace_changes WHERE dataset = 'blocks'"
+    assert orgs.ask("reader", query, OTHER).json()["rows"] == [[1, 0]]
+    assert orgs.ask("reader", "SELECT number FROM trace_changes WHERE false").json()["rows"] == []
+
+
+def test_a_delivery_log_that_is_too_long_for_a_query_is_an_error(
+    orgs: Organisations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trace_etl.query.pins._MAX_CHANGES", 0)
+    answer = orgs.ask("reader", "SELECT 1 FROM trace_changes")
+    assert answer.status_code == 422 and "`trace changes DATASET`" in answer.text

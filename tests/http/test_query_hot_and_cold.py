@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -149,9 +148,6 @@ def test_partitions_with_more_columns_leave_nulls_in_the_others(chain: FollowedC
 
 
 def test_adjacent_partitions_cover_one_range_of_blocks() -> None:
-    def joined(*ranges: tuple[int | None, int | None]) -> list[tuple[int, int]]:
-        return join_ranges([SimpleNamespace(start=a, end=b) for a, b in ranges])  # type: ignore[misc]
-
-    ranges = joined((0, 9), (20, 29), (10, 19), (None, None), (40, 49))
+    ranges = join_ranges([(0, 9), (20, 29), (10, 19), (None, None), (40, 49)])
     assert ranges == [(0, 29), (40, 49)]
-    assert joined() == []
+    assert join_ranges([]) == []

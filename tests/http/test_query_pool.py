@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Generator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import duckdb
@@ -309,24 +309,43 @@ async def test_the_refusal_names_the_limit() -> None:
     assert slots.free == 2
 
 
-def test_an_engine_is_kept_for_the_same_caller_and_files_only() -> None:
+def test_engines_are_kept_for_the_same_caller_and_files_only() -> None:
     engines = query_process.Engines()
-    with engines.use(b"ann", LIMITS) as (first, has_views):
+    with engines.use("ann", b"blocks", LIMITS) as (first, has_views):
         assert not has_views
-    with engines.use(b"ann", LIMITS) as (again, has_views):
+    with engines.use("ann", b"logs", LIMITS) as (second, has_views):
+        assert second is not first and not has_views
+    with engines.use("ann", b"blocks", LIMITS) as (again, has_views):
         assert again is first and has_views
-    with engines.use(b"bob", LIMITS) as (other, has_views):
+    with engines.use("bob", b"blocks", LIMITS) as (other, has_views):
         assert other is not first and not has_views
-    with pytest.raises(duckdb.ConnectionException):
-        first.execute("SELECT 1")  # it was closed before another caller's query ran
-    with pytest.raises(ZeroDivisionError), engines.use(b"bob", LIMITS) as (failed, _):
+        for engine in (first, second):  # closed before another caller's query runs
+            with pytest.raises(duckdb.ConnectionException):
+                engine.execute("SELECT 1")
+    with pytest.raises(ZeroDivisionError), engines.use("bob", b"blocks", LIMITS) as (failed, _):
         raise ZeroDivisionError
-    with engines.use(b"bob", LIMITS) as (fresh, has_views):
+    with engines.use("bob", b"blocks", LIMITS) as (fresh, has_views):
         assert fresh is not failed and not has_views
-    with engines.use(None, LIMITS) as (unkept, _):
+    with engines.use("bob", None, LIMITS) as (unkept, _):
         pass
     with pytest.raises(duckdb.ConnectionException):
         unkept.execute("SELECT 1")
+    for number in range(9):
+        with engines.use("bob", b"%d" % number, LIMITS):
+            pass
+    with pytest.raises(duckdb.ConnectionException):
+        fresh.execute("SELECT 1")  # only the last ones are kept
+
+
+def test_a_prepared_engine_gets_the_threads_of_its_query() -> None:
+    def count_threads(engine: duckdb.DuckDBPyConnection) -> int:
+        return int(engine.execute("SELECT current_setting('threads')").fetchall()[0][0])
+
+    engines = query_process.Engines()
+    for threads in (1, 3, 2):
+        engines.prepare(LIMITS)
+        with engines.use("ann", None, replace(LIMITS, threads=threads)) as (engine, _):
+            assert count_threads(engine) == threads
 
 
 def test_a_caller_gets_the_process_again_that_kept_its_views(

@@ -330,7 +330,14 @@ def test_limits_expired_tokens_and_removed_keys(
     keys.ensure_task_key(key_files)
     with (
         copied(templates) as dsns,
-        live(secrets, dsns, objects, max_object_bytes=100_000, task_keys_dir=key_files) as running,
+        live(
+            secrets,
+            dsns,
+            objects,
+            max_object_bytes=100_000,
+            max_attempt_bytes=1_000_000,
+            task_keys_dir=key_files,
+        ) as running,
         bench(running) as own,
     ):
         caller = consume(own)
@@ -340,6 +347,13 @@ def test_limits_expired_tokens_and_removed_keys(
         assert caller.send("PUT", f"{url}b", content=iter([big])).status_code == 413
         assert len(caller.list(caller.scratch).json()["items"]) == 1
         assert caller.send("GET", url).content == big[:-1]
+
+        other = consume(own)
+        replies = [other.send("PUT", f"{other.scratch}a", content=big[:-1]) for _ in range(10)]
+        assert [reply.status_code for reply in replies] == [200] * 9 + [413]
+        assert "(TRACE_MAX_ATTEMPT_BYTES)" in replies[-1].json()["detail"]
+        assert other.send("PUT", f"{other.scratch}b", content=b"").status_code == 413
+        assert caller.send("PUT", f"{url}c", content=b"x").status_code == 200
 
         (key_file,) = key_files.glob("*.pem")
         claims = jwt.decode(caller.attempt.token, options={"verify_signature": False})

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import jwt
 import pytest
 
 from support.clock import Clock
@@ -188,8 +189,8 @@ def test_a_manual_source_takes_a_key_a_cursor_or_a_payload(clock: Clock) -> None
 @pytest.mark.parametrize(
     ("payload", "problem"),
     [
-        ("NaN", "no number in JSON"),
-        ('{"a": [1e400]}', "no number in JSON"),
+        ("NaN", "not a JSON number"),
+        ('{"a": [1e400]}', "not a JSON number"),
         (f"{2**64}", "more than 64 bits"),
         (f"[{-(2**63) - 1}]", "more than 64 bits"),
         ('{"a": "\\ud800"}', "surrogate"),
@@ -243,6 +244,25 @@ def test_progress_counts_only_what_the_trigger_caused(clock: Clock, shared: Benc
     assert clock.progress(repeated)["retrying"] == 1
 
 
+def test_progress_waits_neither_for_paused_sources_nor_for_sources_that_never_end(
+    clock: Clock, shared: Bench
+) -> None:
+    pause = {"dag": clock.name, "job": "request", "reason": "test"}
+    assert shared.user.post("/v1/pauses", json=pause).status_code == 200
+    held = clock.progress(clock.trigger("request", start=0, end=9))
+    assert (held["unrouted"], held["deferred"], held["queued"]) == (0, 1, 0)
+
+    resume = {"dag": clock.name, "job": "request"}
+    assert shared.user.post("/v1/pauses/resume", json=resume).status_code == 200
+    shared.live.drain()
+    (task,) = clock.tasks("rows")
+    work = {"event_ids": [], "retried_task_ids": [task["task_id"]]}
+    assert clock.progress(work)["queued"] == 1
+    endless = "UPDATE tasks SET dedupe_key = 'always_on:' || dedupe_key WHERE task_id = %s"
+    shared.rows(endless, task["task_id"])
+    assert clock.progress(work)["queued"] == 0
+
+
 # --- pauses ---------------------------------------------------------------------------------------
 
 
@@ -267,3 +287,28 @@ def test_the_pause_of_a_removed_job_can_be_ended(clock: Clock, shared: Bench) ->
     assert (resumed.status_code, resumed.json()["jobs"]) == (200, ["whole"])
     listed = shared.user.get("/v1/pauses", params={"dag": clock.name}).json()["items"]
     assert listed == []
+
+
+def test_a_refresh_may_read_the_output_that_it_replaces(clock: Clock) -> None:
+    clock.add_rows(0)
+    first = clock.run("whole")
+    assert first.claimed["task"]["previous"] is None
+    clock.add_rows(10)
+    second = clock.claim("whole")
+    replaced = first.output["storage_ref"]
+    assert second.claimed["task"]["previous"] == {
+        "partition_key": "all",
+        "start": None,
+        "end": None,
+        "storage_ref": replaced,
+    }
+    claims = jwt.decode(second.token, options={"verify_signature": False})
+    granted = json.dumps(claims)
+    assert f"s3://{replaced['bucket']}/{replaced['prefix']}" in granted
+    assert [item["name"] for item in second.claimed["task"]["inputs"]] == ["rows"]
+    clock.complete(second)
+    clock.add_rows(20)
+    assert (
+        clock.claim("whole").claimed["task"]["previous"]["storage_ref"]
+        == second.output["storage_ref"]
+    )

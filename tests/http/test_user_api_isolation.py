@@ -77,6 +77,7 @@ def other_org(shared: Bench) -> OtherOrg:
         "backfill_id": backfill.json()["backfill_id"],
         "kind": "task",
         "prefix": attempt.task_id[:18],
+        "dag_version": shared.user.get(f"/v1/dags/{dag.name}").json()["dag_version"],
     }
     return OtherOrg(ids, dag.name, dag.published)
 

@@ -10,12 +10,13 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.routing import Route
 
 from support.buffered import publish_unwritten
 from support.dispatcher import Secrets
 from support.fuzzing import Fuzzer, fuzzed_dispatcher
 from support.lifecycle import Bench
-from support.openapi_calls import bounded, labels, negative, positive, validate
+from support.openapi_calls import bounded, bounded_malformed, labels, negative, positive, validate
 from support.postgres import Templates
 from support.reference import DIRECTORY, openapi
 from support.users import new_user
@@ -57,6 +58,11 @@ def test_the_reference_pages_of_the_user_api_are_current() -> None:
         assert (DIRECTORY / name).read_text() == content, "stale: run `make reference`"
 
 
+def test_no_route_is_built_during_a_request(shared: Bench) -> None:
+    """FastAPI's included routers build theirs when the first request arrives, and block the others."""
+    assert all(isinstance(route, Route) for route in shared.live.service.user.routes)
+
+
 def failed_batch(shared: Bench) -> str:
     publish_id = publish_unwritten(shared)
     result = {"publish_id": publish_id, "status": "Failed", "error_code": "bad_batch"}
@@ -83,6 +89,8 @@ class Caller:
         shared.complete(made, datasets_published=[shared.write_output(made)])
         self._partition = made.scope["partition_key"]
         self._batch = failed_batch(shared)
+        versions = shared.user.get(f"/v1/dags/{self._dag.name}/versions").json()["items"]
+        self._version = versions[0]["dag_version"]
         self.seen: Counter[int] = Counter()
 
     def send(self, case: Any, *, real: bool) -> None:
@@ -116,6 +124,7 @@ class Caller:
             "user": self._user,
             "partition_key": self._partition,
             "publish_id": self._batch,
+            "dag_version": self._version,
         }
         if case.path.startswith("/v1/udf/uploads/"):
             known |= {"upload_id": self._start_upload(), "number": 0}
@@ -139,6 +148,7 @@ class Caller:
             case.body = {"dag": self._dag.name, "job": "work", "start": 0, "end": 9}
 
     def _start_upload(self) -> str:
+        self._shared.rows("UPDATE udf_uploads SET ended_at = now()")  # of generated names
         body = {"name": "rule", "sha256": "0" * 64, "size_bytes": 1}
         return self._shared.user.post("/v1/udf/uploads", json=body).json()["upload_id"]
 
@@ -189,7 +199,7 @@ MALFORMABLE = [
 def test_malformed_calls_are_refused_as_documented_by_the_user_api(
     caller: Caller, label: str
 ) -> None:
-    @bounded
+    @bounded_malformed
     @given(negative(API, label))
     def call(case: Any) -> None:
         caller.send(case, real=False)
@@ -262,3 +272,29 @@ def test_a_value_that_yaml_cannot_read_is_refused_with_its_position(
         "jobs[0].name",
         3,
     )
+
+
+_COLUMNS = {"job": "a", "output": "b", "columns": []}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/progress", {f"k{n}": 1 for n in range(1000)}, "has 1000 fields; known fields: dag, "),
+        ("/v1/dags", {"text": "x", "columns": [{}] * 1000}, "is required and missing"),
+        ("/v1/dags", {"text": "x", "columns": [_COLUMNS] * 10_001}, "at most 10000 items"),
+    ],
+    ids=["unknown fields", "faulty items", "items"],
+)
+def test_a_body_with_many_faults_gets_a_short_answer(
+    shared: Bench, path: str, body: dict[str, Any], message: str
+) -> None:
+    """Rendering each fault would block other requests: 2 MiB of unknown fields took seconds."""
+    reply = shared.user.post(path, json=body)
+    assert reply.status_code == 422 and len(reply.json()["errors"]) <= 3, reply.text[:500]
+    assert message in reply.json()["detail"]
+
+
+def test_many_unknown_parameters_get_a_short_answer(shared: Bench) -> None:
+    reply = shared.user.get("/v1/tasks", params={f"k{n}": 1 for n in range(500)})
+    assert reply.status_code == 422 and len(reply.json()["errors"]) == 20

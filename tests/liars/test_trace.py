@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.chain_rows import expected
+from support.chain_rows import as_json, expected
 from support.lying_node import FAULTS, LAST
 from support.waiting import eventually
 from support.whole_stack import Stack, connect
@@ -56,10 +56,6 @@ def write_jobs(path: Path, dag: str, jobs: list[str], names: list[str]) -> Path:
     return path
 
 
-def to_json(row: dict[str, Any]) -> dict[str, Any]:
-    return {k: f"0x{v.hex()}" if isinstance(v, bytes) else v for k, v in row.items()}
-
-
 def read_rows(stack: Stack, dataset: str) -> list[dict[str, Any]]:
     """Return the visible rows of a dataset; none if it has no data yet."""
     with connect(stack.home) as client:
@@ -99,7 +95,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def right(chain: DevChain) -> dict[str, list[dict[str, Any]]]:
-    return {table: [to_json(r) for r in rows] for table, rows in expected(chain, 0, LAST).items()}
+    return {table: as_json(rows) for table, rows in expected(chain, 0, LAST).items()}
 
 
 def sort_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

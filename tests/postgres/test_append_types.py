@@ -16,7 +16,7 @@ from support.postgres import Templates, copied
 from trace_etl.data import appends, connection, hot_tables, table_reader
 from trace_etl.data.appends import AppendTarget
 from trace_etl.data.columns import arrow_schema, arrow_type, postgres_type
-from trace_etl.data.errors import ValueRefused
+from trace_etl.data.errors import ColumnsChanged, ValueRefused
 from trace_etl.model.storage import hot_table
 
 EXACT = Context(prec=60)
@@ -146,6 +146,55 @@ def test_appending_narrower_types_keeps_the_wider_types_of_the_table(dsn: str) -
         appends.merge_rows(conn, prepared)
     with psycopg.connect(dsn) as conn:
         assert conn.execute(f"SELECT * FROM {target.table}").fetchall() == [(1, -7, 0.5)]
+
+
+def _staged(dsn: str, table: AppendTarget, schema: Any) -> AppendTarget:
+    target = AppendTarget(table.table, schema, ("key",), table.dataset_version, uuid4(), 1)
+    with connection.connect(dsn) as conn, connection.transaction(conn):
+        return appends.create_staging(conn, target)
+
+
+def test_a_new_column_is_added_and_existing_rows_have_null(dsn: str) -> None:
+    first = pa.schema([("key", pa.int64()), ("n", pa.int64())])
+    target = _target(first)
+    for schema, row in (
+        (first, {"key": 1, "n": 1}),
+        (first.append(pa.field("amount", pa.decimal128(20, 2))), {"key": 2, "n": 2, "amount": 5}),
+    ):
+        staged = _staged(dsn, target, schema)
+        appends.stage_rows(dsn, staged, [pa.RecordBatch.from_pylist([row], schema=schema)])
+        with connection.connect(dsn) as conn, connection.transaction(conn):
+            appends.merge_rows(conn, staged)
+    with psycopg.connect(dsn) as conn:
+        found = conn.execute(f"SELECT * FROM {target.table} ORDER BY key").fetchall()
+    assert found == [(1, 1, None), (2, 2, Decimal("5.00"))]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ([("key", pa.int64())], "no longer has the column n"),
+        (
+            [("key", pa.int64()), ("n", pa.string())],
+            "column n is string now, but the table has int32",
+        ),
+        (
+            [("key", pa.int64()), ("n", pa.int64())],
+            "column n is int64 now, but the table has int32",
+        ),
+        ([("key", pa.int64()), ("n", pa.list_(pa.int32()))], "but the table has int32"),
+    ],
+)
+def test_a_change_of_existing_columns_is_refused_and_adds_nothing(
+    dsn: str, changed: list[Any], reason: str
+) -> None:
+    first = pa.schema([("key", pa.int64()), ("n", pa.int32())])
+    target = _target(first)
+    _staged(dsn, target, first)
+    with pytest.raises(ColumnsChanged, match=reason):
+        _staged(dsn, target, pa.schema([*changed, ("more", pa.int64())]))
+    with connection.connect(dsn) as conn:
+        assert [name for name, _ in hot_tables.list_columns(conn, target.table)] == ["key", "n"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from prometheus_client import REGISTRY
@@ -400,7 +399,7 @@ def test_the_operator_follows_until_it_is_canceled(
         announced.put(events[0].cursor)
 
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(runner.run, payload, DispatcherLink(uuid4(), report))
+        running = pool.submit(runner.run, payload, DispatcherLink(report))
         assert announced.get(timeout=120) == 89
         chain.mine(2)
         assert announced.get(timeout=120) == 91

@@ -142,7 +142,7 @@ def test_a_waiting_consumer_receives_a_new_message_without_polling(
     thread = threading.Thread(target=wait)
     thread.start()
     send(dsns, (QUEUE, {"n": 1}))
-    assert woken.wait(60), "the consumer was not notified"
+    assert woken.wait(120), "the consumer was not notified"
     thread.join()
     assert [m.body for m in received] == [{"n": 1}]
 
@@ -157,7 +157,7 @@ def test_another_thread_settles_messages_while_one_waits(dsns: Dsns, consumer: P
     consumer.delete(message)
     assert queue_tables.count(dsns.queue) == 0
     stop.set()
-    thread.join(60)
+    thread.join(120)
     assert not thread.is_alive()
 
 

@@ -23,7 +23,7 @@ import pytest
 from support.buffered import SinkSetup, running_sink_on
 from support.dispatcher import Secrets
 from support.lifecycle import Bench
-from support.postgres import Templates, sql
+from support.postgres import ADVANCE_TRANSACTIONS, Templates, sql
 from support.rollouts import RolloutDag
 from trace_etl.data import migrations as data_migrations
 from trace_etl.lite.postgres import databases
@@ -31,15 +31,6 @@ from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.state.db import migrations
 
 RELEASE = Path(__file__).parent / "release"
-# Rows of Postgres state hold transaction numbers. An upgrade in path keeps the server's counter;
-# this test restores a dump, so it moves the counter past the numbers in the dump.
-ADVANCE_TRANSACTIONS = """
-DO $$
-DECLARE newest bigint := (SELECT max(changed_xid::text::bigint) FROM tasks);
-BEGIN
-    WHILE pg_current_xact_id()::text::bigint <= newest + 100 LOOP COMMIT; END LOOP;
-END $$
-"""
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from trace_etl.data import migrations
 from trace_etl.data.errors import StaleWriter
 from trace_etl.model.storage import hot_table
 from trace_etl.objects.file_store import FileStore
-from trace_etl.spark.errors import BadSql, BadTask, CheckFailed
+from trace_etl.spark.errors import BadColumn, BadSql, BadTask, CheckFailed
 from trace_etl.spark.io import hot_tables
+from trace_etl.spark.io.column_names import quote_name
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 
@@ -126,6 +127,40 @@ def test_an_appended_dataset_can_be_read_as_an_input(
     )
     found = hot_tables.load(spark.newSession(), given, None, dsn).frame.collect()
     assert sorted(row["who"] for row in found) == ["ann", "bob"]
+
+
+ODD_NAMES = ("a.b", "c`d", 'q"r', "s't", "x y", "%s", "a\\b", "(n)", "ж" * 31 + "x")
+
+
+def test_every_column_name_of_a_table_can_be_written_read_and_filtered(
+    mine: SparkRunner, dsn: str, output: TaskOutput, spark: SparkSession
+) -> None:
+    columns = ", ".join(f"{n} AS {quote_name(name)}" for n, name in enumerate(ODD_NAMES))
+    sql = f"SELECT 'ann' AS who, {columns}"
+    made = task("sql", {"sql": sql}, ["answer"], scope=SCOPE)
+    for _ in range(2):  # the second one updates every column of the row
+        mine.run(made.model_copy(update={"outputs": [output], "task_id": uuid4()}))
+    given = TaskInput(
+        input_index=0,
+        name="answer",
+        dataset_uuid=output.dataset_uuid,
+        dataset_version=output.dataset_version,
+    )
+    frame = hot_tables.load(spark.newSession(), given, None, dsn).frame
+    (row,) = frame.collect()
+    assert row.asDict() == {"who": "ann", **{name: n for n, name in enumerate(ODD_NAMES)}}
+    matching = " AND ".join(f"{quote_name(name)} = {n}" for n, name in enumerate(ODD_NAMES))
+    assert frame.where(matching).select("who").collect() == [("ann",)]
+    assert frame.where(f"NOT ({matching})").count() == 0
+
+
+def test_a_column_name_that_postgres_would_shorten_is_refused(
+    mine: SparkRunner, output: TaskOutput
+) -> None:
+    sql = f"SELECT 'ann' AS who, 1 AS `{'ж' * 32}`"
+    made = task("sql", {"sql": sql}, ["answer"], scope=SCOPE)
+    with pytest.raises(BadColumn, match="the name has 64 bytes, but Postgres allows 63"):
+        mine.run(made.model_copy(update={"outputs": [output]}))
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def _run(mine: SparkRunner, payload: TaskPayload) -> tuple[Any, PublishedBatches
     def emit(*_: Any) -> None:
         raise AssertionError("the task must not emit events before the sink has written the rows")
 
-    return mine.run(payload, DispatcherLink(uuid4(), emit, publish)), published
+    return mine.run(payload, DispatcherLink(emit, publish)), published
 
 
 def _batch(payload: TaskPayload, uri: str, rows: int) -> BufferBatch:
@@ -86,7 +86,7 @@ def _batch(payload: TaskPayload, uri: str, rows: int) -> BufferBatch:
         {
             "publish_id": uuid4(),
             "publish_no": 1,
-            "org_id": uuid4(),
+            "org_id": UUID(int=1),  # the organisation of the bucket
             "task_id": payload.task_id,
             "attempt": payload.attempt,
             "dataset_uuid": output.dataset_uuid,

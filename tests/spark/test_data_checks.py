@@ -174,3 +174,44 @@ def test_a_check_that_cannot_run_on_the_columns_is_refused_by_name(
     with pytest.raises(BadSql, match="check c0") as refused:
         runner.run(with_checks(tasks.select(ROWS), check))
     assert problem in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("key", "fields"),
+    [
+        ("all", {"is_refresh": True}),
+        ("2026-01-02", {"is_refresh": True, "partition_by": "day"}),
+    ],
+    ids=["whole dataset", "day"],
+)
+def test_checks_of_refreshes_see_the_rows_of_their_partition(
+    runner: SparkRunner, objects: Path, key: str, fields: dict[str, Any]
+) -> None:
+    day = "timestamp'2026-01-0{} 12:00:00'"
+    values = ", ".join(f"({n}, {day.format(1 + n % 3)})" for n in range(9))
+    source = tasks.select(
+        f"SELECT * FROM VALUES {values} AS t (id, at)", scope=tasks.range_scope(0, 9)
+    )
+    runner.run(source)
+    read = {**tasks.as_input(source, name="answer"), "name": "rows", "time_column": "at"}
+    made = tasks.select(
+        "SELECT count(*) AS n, max(id) AS last FROM rows", read, scope={"partition_key": key}
+    )
+    payload = TaskPayload.model_validate({**made.model_dump(by_alias=True), **fields})
+    expected = 9 if key == "all" else 3
+    rule = {"kind": "condition", "rule": {"sql": f"n = {expected}"}}
+    good, bad = (
+        with_checks(payload, {**rule, "on_failure": "block"}, {"kind": "rows", "rule": {"max": 0}}),
+        with_checks(
+            payload, {"kind": "condition", "rule": {"sql": "n < 0"}, "on_failure": "block"}
+        ),
+    )
+    results = run_checks(runner, good)
+    assert [(r.partition_key, r.passed, r.checked_rows) for r in results] == [
+        (key, True, 1),
+        (key, False, 1),
+    ]
+    (tasks.directory(objects, good, "answer") / "_SUCCESS").unlink()
+    with pytest.raises(CheckFailed, match=r"1 of 1 rows do not meet `n < 0`"):
+        runner.run(bad)
+    assert not (tasks.directory(objects, bad, "answer") / "_SUCCESS").exists()

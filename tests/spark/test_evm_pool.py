@@ -14,6 +14,7 @@ from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.spark.errors import BadTask, ChainMismatch, OperatorError, RpcRefused
 from trace_etl.spark.evm.endpoint import Endpoint
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource
+from trace_etl.spark.evm.set_aside import SET_ASIDE
 from trace_etl.spark.evm.tables import SCHEMAS, build_table
 
 ALL = ("blocks", "transactions", "logs")
@@ -73,6 +74,23 @@ def test_a_pool_avoids_an_endpoint_with_inconsistent_answers(
     node.after = after
     assert _read(node.url, rpc_url, spread=False) == expected(chain, 0, 29)
     assert "eth_getBlockReceipts" in node.methods() or "eth_getBlockByNumber" in node.methods()
+
+
+def test_an_endpoint_that_lies_is_set_aside_and_reported_with_the_evidence(
+    node: FaultyNode, rpc_url: str
+) -> None:
+    miner = "0x" + "11" * 20
+    node.after = change_results("eth_getBlockByNumber", lambda result: result.update(miner=miner))
+    source = RpcSource((node.url, rpc_url), spread=False, initial_delay=0.001)
+    with RangeReader(source, ("blocks",)) as reader:
+        [chunk] = reader.chunks(3, 3)
+        [rejected] = reader.verified().rejected
+    assert miner not in chunk.blocks.field("miner").to_pylist()
+    assert chunk.endpoint == rpc_url.removeprefix("http://")
+    assert rejected.endpoint == node.url.removeprefix("http://")
+    assert (rejected.block, rejected.field) == (3, "hash")
+    assert rejected.received == rejected.block_hash != rejected.expected
+    assert SET_ASIDE.includes(node.url) and not SET_ASIDE.includes(rpc_url)
 
 
 def test_a_pool_avoids_an_endpoint_that_lags_behind(

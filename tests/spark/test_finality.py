@@ -9,7 +9,7 @@ from support.faulty_node import Calls, FaultyNode, Reply
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.spark.errors import NotFinal, RpcRefused, RpcUnreachable
 from trace_etl.spark.evm.fetch import RpcSource
-from trace_etl.spark.evm.finality import require_final
+from trace_etl.spark.evm.finality import check_finality
 
 HEAD = 99
 
@@ -31,17 +31,17 @@ def source(*urls: str) -> RpcSource:
 
 
 def test_a_block_after_the_finalized_one_is_refused_with_the_reason(growing_url: str) -> None:
-    require_final(source(growing_url), HEAD - 64, "finalized")
+    check_finality(source(growing_url), HEAD - 64, "finalized")
     label = growing_url.removeprefix("http://")
     reason = f"block {HEAD - 63} is not final yet: {label} reports block {HEAD - 64} as finalized"
     with pytest.raises(NotFinal, match=reason):
-        require_final(source(growing_url), HEAD - 63, "finalized")
+        check_finality(source(growing_url), HEAD - 63, "finalized")
 
 
 def test_confirmations_replace_the_finalized_block(growing_url: str) -> None:
-    require_final(source(growing_url), HEAD - 10, 10)
+    check_finality(source(growing_url), HEAD - 10, 10)
     with pytest.raises(NotFinal, match="less 10 confirmations is 89"):
-        require_final(source(growing_url), HEAD - 9, 10)
+        check_finality(source(growing_url), HEAD - 9, 10)
 
 
 def change_number(node: FaultyNode, number: int | None) -> None:
@@ -62,23 +62,23 @@ def test_an_endpoint_that_calls_its_head_final_does_not_decide_alone(
     node: FaultyNode, growing_url: str
 ) -> None:
     change_number(node, HEAD)
-    require_final(source(node.url), HEAD, "finalized")  # nothing contradicts it
+    check_finality(source(node.url), HEAD, "finalized")  # nothing contradicts it
     with pytest.raises(NotFinal):
-        require_final(source(node.url, growing_url), HEAD, "finalized")
+        check_finality(source(node.url, growing_url), HEAD, "finalized")
 
 
 def test_a_chain_without_finality_needs_a_number_of_confirmations(node: FaultyNode) -> None:
     change_number(node, None)
     with pytest.raises(NotFinal, match="set `finality` of the job to a number of confirmations"):
-        require_final(source(node.url), 1, "finalized")
-    require_final(source(node.url), 1, 64 - 1)
+        check_finality(source(node.url), 1, "finalized")
+    check_finality(source(node.url), 1, 64 - 1)
 
 
 def test_endpoints_that_do_not_answer_are_ignored_if_others_do(growing_url: str) -> None:
     dead: Any = "http://127.0.0.1:9"
-    require_final(source(dead, growing_url), 1, "finalized")
+    check_finality(source(dead, growing_url), 1, "finalized")
     with pytest.raises(RpcUnreachable):
-        require_final(source(dead), 1, "finalized")
+        check_finality(source(dead), 1, "finalized")
 
 
 def test_an_endpoint_that_refuses_everything_is_not_a_chain_without_finality(
@@ -86,4 +86,20 @@ def test_an_endpoint_that_refuses_everything_is_not_a_chain_without_finality(
 ) -> None:
     node.before = lambda calls: Reply(500)
     with pytest.raises(RpcRefused, match="HTTP 500"):
-        require_final(source(node.url), 1, "finalized")
+        check_finality(source(node.url), 1, "finalized")
+
+
+def test_provisional_blocks_are_marked_until_they_are_final(growing_url: str) -> None:
+    assert not check_finality(source(growing_url), HEAD - 64, "provisional")
+    assert check_finality(source(growing_url), HEAD - 63, "provisional")
+    assert check_finality(source(growing_url), HEAD, "provisional")
+    with pytest.raises(NotFinal, match=f"block {HEAD + 1} does not exist yet"):
+        check_finality(source(growing_url), HEAD + 1, "provisional")
+
+
+def test_one_endpoint_cannot_make_provisional_blocks_final(
+    node: FaultyNode, growing_url: str
+) -> None:
+    change_number(node, HEAD)
+    assert not check_finality(source(node.url), HEAD, "provisional")  # nothing contradicts it
+    assert check_finality(source(node.url, growing_url), HEAD, "provisional")

@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -49,6 +50,19 @@ def test_an_ingest_writes_every_row_of_every_table(
     payload = ingest(3, 27)
     runner.run(payload)
     assert {name: rows(objects, payload, name) for name in TABLES} == expected(chain, 3, 27)
+
+
+def test_python_workers_are_forked_from_a_process_that_has_imported_their_modules(
+    runner: SparkRunner,
+) -> None:
+    runner.run(ingest(0, 1))
+    engine = cast("Any", runner.session.engine)
+    started = psutil.Process(engine.jvm.process.pid).children(recursive=True)
+    workers = [p for p in started if p.cmdline()[-1] == "pyspark.worker"]
+    # PySpark's own daemon would run here if an import had started a thread.
+    assert {p.cmdline()[-2] for p in workers} == {"trace_etl.spark.session.python_daemon"}
+    daemons = [p for p in workers if p.parent() not in workers]
+    assert len(workers) > len(daemons) and {p.num_threads() for p in daemons} == {1}
 
 
 def test_an_ingest_may_have_a_subset_of_the_outputs(

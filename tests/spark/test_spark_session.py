@@ -17,10 +17,10 @@ from support.waiting import eventually
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.spark.session.scratch import Scratch
 
-DEADLINE = 120.0
+DEADLINE = 300.0
 
 PRELUDE = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading, time, traceback
 from pathlib import Path
 import structlog
 from support.spark_tasks import rows, select
@@ -31,6 +31,11 @@ from trace_etl.spark.runner import SparkRunner
 from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.settings import SparkSettings
 
+def fail(*error):
+    traceback.print_exception(*error)
+    os._exit(1)  # do not wait for threads: a test that waits for this process would hang
+
+sys.excepthook = fail
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 root = Path(sys.argv[1])
 java = Path(sys.argv[2]) if len(sys.argv) > 2 else None
@@ -76,7 +81,7 @@ def test_a_dead_jvm_is_replaced_and_the_new_one_ends_with_its_process(
         assert answer() == [{"n": 1000}]
         stream = FollowerAttempts(runner, (root / "dsn").read_text())
         first = stream.attempt(1)
-        assert stream.reported_cursors.get(timeout=60) == 9
+        assert stream.reported_cursors.get(timeout=300) == 9
 
         def kill_soon():
             tracker = runner.session.get().sparkContext.statusTracker()
@@ -89,13 +94,13 @@ def test_a_dead_jvm_is_replaced_and_the_new_one_ends_with_its_process(
             raise AssertionError("the task outlived its JVM")
         except SparkLost as error:
             assert error.retryable
-        assert isinstance(first.exception(60), SparkLost)
+        assert isinstance(first.exception(300), SparkLost)
         assert answer() == [{"n": 1000}]  # from a new JVM, started automatically
         second = stream.attempt(2)
         stream.server.mine(1)
-        assert stream.reported_cursors.get(timeout=60) == 10
+        assert stream.reported_cursors.get(timeout=300) == 10
         stream.cancel()
-        assert isinstance(second.exception(60), TaskCanceled)
+        assert isinstance(second.exception(300), TaskCanceled)
         print(runner.session.engine.jvm.process.pid, flush=True)
         sys.stdin.read()
     """

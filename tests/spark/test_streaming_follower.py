@@ -7,7 +7,6 @@ from pathlib import Path
 from queue import Queue
 from threading import Event
 from typing import Any, cast
-from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
@@ -66,7 +65,7 @@ def test_growth_and_reorganisations_are_followed_and_announced(
         stream.is_paused = False
         attempt.follower.check_interval = 0.2
         attempt.catch_up(tip)
-    attempt.running.result(timeout=60)
+    attempt.running.result(timeout=300)
     assert {event.cursor for event in stream.events[len(announced) :]} == {160}
     query = "SELECT reorganisations, deepest FROM followers WHERE stream = %s"
     assert sql(stream.dsn, query, [stream.outputs[0].dataset_version]) == [(4, 64)]
@@ -132,7 +131,7 @@ def test_a_chain_that_changes_between_plan_and_read_is_followed_correctly(
             assert steps == ["read", "read whole", "back"]
             tip.mine(1)
             attempt.catch_up(tip)
-        attempt.running.result(timeout=60)
+        attempt.running.result(timeout=300)
     assert stream.reported_ranges() == rewritten
 
 
@@ -152,7 +151,7 @@ def test_a_reorganisation_deeper_than_an_offset_is_found_in_the_recent_blocks(
         attempt.catch_up(tip)
         tip.mine(1)
         attempt.catch_up(tip)
-    attempt.running.result(timeout=60)
+    attempt.running.result(timeout=300)
     assert stream.reported_ranges() == [(74, 90)]
 
 
@@ -173,7 +172,7 @@ def test_an_unavailable_node_is_waited_for_and_broken_finality_is_reported(
             eventually(lambda: len(refused) > 2, "the node refused several requests")
             node.before = lambda calls: None
             attempt.catch_up(tip)
-        attempt.running.result(timeout=60)
+        attempt.running.result(timeout=300)
         rows = stream.rows()
         with start_server(new_chain(seed=8, initial=200)) as another:
             node.upstream = another.url
@@ -214,16 +213,16 @@ def test_the_streaming_operator_can_be_canceled_during_a_read(
             stream.report(events, invalidations)
             announced.put(events[0].cursor)
 
-        running = pool.submit(made.run, payload, DispatcherLink(uuid4(), report))
-        assert announced.get(timeout=60) == 89
+        running = pool.submit(made.run, payload, DispatcherLink(report))
+        assert announced.get(timeout=300) == 89
         tip.mine(2)
-        assert announced.get(timeout=60) == 91
+        assert announced.get(timeout=300) == 91
         rows, reading, go_on = tip.rows(start=80), Event(), Event()
 
         def hang(calls: Calls) -> None:
             if calls[0]["params"][1:] == [True]:
                 reading.set()
-                go_on.wait(60)
+                go_on.wait(300)
 
         node.change = hang
         tip.mine(1)
@@ -259,4 +258,4 @@ def test_the_streaming_engine_refuses_spark_connect(data: str, tmp_path: Path) -
     )
     payload = task("block_follower", {"engine": "streaming"}, ["hot_logs"])
     with pytest.raises(BadTask, match="does not work with Spark Connect"):
-        made.run(payload, DispatcherLink(uuid4(), lambda events, invalidations=(): None))
+        made.run(payload, DispatcherLink(lambda events, invalidations=(): None))

@@ -16,6 +16,8 @@ from trace_etl.spark.errors import ChainMismatch
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource
 
+pytestmark = pytest.mark.usefixtures("each_implementation")
+
 TABLES = ("blocks", "transactions", "logs", "withdrawals")
 STRICT = VerifyRules("roots", senders=True)
 # Values that no header commits to, and that are no columns of verified tables.
@@ -223,3 +225,28 @@ def test_a_missing_type_is_accepted_only_if_the_root_proves_it(node: OneBlock) -
     name = block[0]["transactions"][0]["hash"]
     with pytest.raises(ChainMismatch, match=f"type of transaction {name}: a value is missing"):
         node.read(VerifyRules("bloom"), TABLES[:3])
+
+
+def test_an_address_of_a_contract_that_was_not_created_is_detected(node: OneBlock) -> None:
+    block = copy.deepcopy(serve(node, "prague"))
+    called = [n for n, tx in enumerate(block[0]["transactions"]) if tx["to"]]
+    block[1][called[0]]["contractAddress"] = "0x" + "44" * 20
+    node.serve(block)
+    with pytest.raises(ChainMismatch, match=r"contractAddress of transaction .* expected null"):
+        node.read()
+    node.read(VerifyRules("roots", ("contract_address",)))
+
+
+@pytest.mark.parametrize("fork", ["byzantium", "london"])
+def test_transactions_that_sign_another_chain_are_detected(node: OneBlock, fork: str) -> None:
+    block = serve(node, fork)
+    source = RpcSource((node.node.url,), concurrency=1, tries=1)
+    for chain_id, is_right in ((1, True), (5, False)):
+        with RangeReader(source, TABLES[:3], STRICT) as reader:
+            reader._chain_id = chain_id  # pyright: ignore[reportPrivateUsage]
+            if is_right:
+                list(reader.chunks(node.number, node.number))
+                continue
+            with pytest.raises(ChainMismatch, match="is for chain 1, but eth_chainId answered 5"):
+                list(reader.chunks(node.number, node.number))
+    assert block

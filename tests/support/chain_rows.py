@@ -20,6 +20,14 @@ def expected(chain: DevChain, start: int, end: int) -> dict[str, list[Row]]:
     return rows_of(pairs, chain.chain_id)
 
 
+def as_json(rows: Iterable[Row]) -> list[Row]:
+    """Return rows as the Query Service writes them: bytes in hexadecimal."""
+    return [
+        {name: f"0x{v.hex()}" if isinstance(v, bytes) else v for name, v in row.items()}
+        for row in rows
+    ]
+
+
 def rows_of(pairs: Iterable[tuple[Row, list[Row]]], chain_id: int) -> dict[str, list[Row]]:
     """Compute the rows of blocks and their receipts, from any node."""
     blocks: list[Row] = []

@@ -154,7 +154,7 @@ class StreamingAttempt:
         assert self.stream.rows() == rows
 
     def failure(self) -> BaseException | None:
-        return self.running.exception(timeout=60)
+        return self.running.exception(timeout=300)
 
     def _is_at(self, blocks: Sequence[Mapping[str, Any]]) -> bool:
         if self.running.done():

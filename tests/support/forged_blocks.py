@@ -200,6 +200,7 @@ class _Forge:
                     "gasUsed": hex(gas),
                     "cumulativeGasUsed": hex(total),
                     "effectiveGasPrice": tx["gasPrice"],
+                    "contractAddress": None if tx["to"] else _create_address(tx),
                     "logs": shown_logs,
                 }
             )
@@ -224,3 +225,8 @@ def _to_items(item: Any) -> Any:
 
 def _show(value: Any) -> str:
     return hex(value) if isinstance(value, int) else f"0x{value.hex()}"
+
+
+def _create_address(tx: dict[str, Any]) -> str:
+    creator = [bytes.fromhex(tx["from"][2:]), int(tx["nonce"], 16)]
+    return _show(keccak(_encode(creator))[12:])

@@ -358,7 +358,7 @@ def run_concurrently(calls: list[Callable[[], Any]]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     failures = [answer for answer in answers if isinstance(answer, BaseException)]
     if failures:
         raise failures[0]

@@ -19,6 +19,8 @@ bounded = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+# Malformed calls are slow to generate, and the random calls send many more.
+bounded_malformed = settings(bounded, max_examples=4)
 
 
 def labels(name: str) -> dict[str, dict[str, Any]]:

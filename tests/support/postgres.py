@@ -28,6 +28,15 @@ _FAST_SETTINGS = {
     "max_wal_size": "256MB",
     "scram_iterations": "1",
 }
+# Rows of Postgres state hold transaction numbers. An upgrade in place keeps the server's counter; a test
+# that restores a dump moves the counter past the numbers in the dump.
+ADVANCE_TRANSACTIONS = """
+DO $$
+DECLARE newest bigint := (SELECT max(changed_xid::text::bigint) FROM tasks);
+BEGIN
+    WHILE pg_current_xact_id()::text::bigint <= newest + 100 LOOP COMMIT; END LOOP;
+END $$
+"""
 _MEMORY = Path("/dev/shm")
 _MIN_FREE_BYTES = 2 << 30
 _PREFIX = "trace-tests-"

@@ -37,6 +37,10 @@ class DispatcherProcess:
         return self._process.pid
 
     @property
+    def log(self) -> Path:
+        return self.directory / f"{self.internal_port}.log"
+
+    @property
     def resident_kib(self) -> int:
         """The memory of the process."""
         status = Path(f"/proc/{self.pid}/status").read_text()
@@ -58,7 +62,7 @@ class DispatcherProcess:
     def start(self) -> None:
         """Start the process without waiting until it answers."""
         self.directory.mkdir(exist_ok=True)
-        with (self.directory / f"{self.internal_port}.log").open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "trace_etl.dispatcher"],
                 env=self._environment(),

@@ -74,7 +74,7 @@ class ReplicaPair:
             barrier.wait(120)
             return call()
 
-        return [f.result(60) for f in [self.threads.submit(run, call) for call in calls]]
+        return [f.result(300) for f in [self.threads.submit(run, call) for call in calls]]
 
 
 @contextmanager

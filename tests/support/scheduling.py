@@ -1,27 +1,36 @@
-"""Distributes tests over the test processes: test groups first, then the other tests one by one."""
+"""Distributes tests over the test processes: groups of files first, then the other files one by one."""
 
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-# Tests that share something slow to start, such as Spark: one process runs a whole group.
+# Files that share something slow to start, such as Spark: one process runs a whole group. Any other file is
+# a group of its own, because its tests share the fixtures of their module.
 # The groups that take longest come first. Peers close their Spark before the others open theirs: a process
 # has one at a time.
 _GROUPS = {
+    "e2e/test_everyday": "stack",
+    "e2e/test_functions": "stack",
+    "e2e/test_processes": "stack",
+    "e2e/test_release_home": "stack",
+    "e2e/test_alerts": "stack",
+    "e2e/test_secrets": "stack",
+    "e2e/test_worker_chaos": "stack",
+    "e2e/test_quickstart": "stack",  # ends the stack that the ones before it share
     "tests/peers/": "spark",
     "tests/spark/": "spark",
     "tests/cluster/": "cluster",
-    "chain/test_real_node": "cluster",
-    "chain/test_whole_stack": "stacks",
-    "e2e/test_demo": "stacks",
-    "e2e/test_everyday": "stacks",
-    "e2e/test_functions": "stacks",
-    "e2e/test_processes": "stacks",
-    "e2e/test_quickstart": "stacks",  # ends the stack that the ones before it share
-    "tests/liars/": "liars",
     "tests/aws/": "aws",
+    "tests/liars/": "liars",
+    "chain/test_whole_stack": "chain",
+    "chain/test_real_node": "chain",
+    "e2e/test_worker_resilience": "resilience",
+    "e2e/test_demo": "demo",
+    "e2e/test_stack_lifecycle": "lifecycle",
+    "e2e/": "e2e",
     "http/test_lifecycle_schema": "schema",
     "http/test_user_api_schema": "user schema",
     "postgres/test_hot_path_plans": "plans",
+    "tests/browser/": "browser",
 }
 _MIN_QUEUED = 2  # a test process starts a test when it knows the next one
 
@@ -30,7 +39,7 @@ class GroupScheduling(LoadScopeScheduling):
     """Runs each group in one process, and goes on without a test process that died."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _find_group(nodeid) or nodeid
+        return _find_group(nodeid) or nodeid.partition("::")[0]
 
     def _reschedule(self, node: WorkerController) -> None:
         """Assign tests until the process knows its next one; let it end if there are no more."""

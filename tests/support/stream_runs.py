@@ -5,7 +5,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from queue import Queue
 from typing import Any
-from uuid import uuid4
 
 from support.growing_chain import new_chain
 from support.spark_tasks import task
@@ -31,9 +30,7 @@ class FollowerAttempts:
 
     def attempt(self, number: int) -> Future[TaskResult]:
         payload = self._task.model_copy(update={"attempt": number})
-        return self._threads.submit(
-            self._runner.run, payload, DispatcherLink(uuid4(), self._report)
-        )
+        return self._threads.submit(self._runner.run, payload, DispatcherLink(self._report))
 
     def cancel(self) -> None:
         self._runner.cancel(self._task.task_id)

@@ -1,4 +1,4 @@
-"""Stub of a service: answers /healthz over TLS on the configured ports, and stops on SIGTERM.
+"""Stub of a service: answers /healthz on the configured ports, and stops on SIGTERM.
 
 For tests of the supervisor and the stack that do not need real services.
 """
@@ -27,16 +27,17 @@ class Health(http.server.BaseHTTPRequestHandler):
 
 def listen(port: int) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Health)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(os.environ["TRACE_TLS_CERT"], os.environ["TRACE_TLS_KEY"])
-    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    if "TRACE_TLS_CERT" in os.environ:  # the console has none
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(os.environ["TRACE_TLS_CERT"], os.environ["TRACE_TLS_KEY"])
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
 
 def main(name: str) -> None:
     ignores_sigterm = name in os.environ.get("STUB_IGNORES_SIGTERM", "").split(",")
     signal.signal(signal.SIGTERM, signal.SIG_IGN if ignores_sigterm else lambda *_: sys.exit(0))
-    for address in ("API", "INTERNAL", "QUERY", "SCHEDULER"):
+    for address in ("API", "INTERNAL", "QUERY", "SCHEDULER", "CONSOLE"):
         if f"TRACE_{address}_PORT" in os.environ:
             listen(int(os.environ[f"TRACE_{address}_PORT"]))
     if "TRACE_READY_FILE" in os.environ:

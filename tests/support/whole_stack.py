@@ -37,7 +37,7 @@ _ORDER = {
 def connect(home: Path) -> Generator[StackClient]:
     """Open a client like the command line's."""
     found = stack_client.connect_home(home)
-    with found.http:
+    with found:
         yield found
 
 

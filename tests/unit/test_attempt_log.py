@@ -27,7 +27,7 @@ def receiver() -> Receiver:
 
 def test_a_secret_that_arrives_in_pieces_is_masked(receiver: Receiver) -> None:
     log = AttemptLog(receiver.send)
-    log.hide("s3cret-value")
+    log.secrets.hide("s3cret-value")
     for piece in (b"before s3cr", b"et-va", b"lue after\nnext"):
         log.write(piece)
         log.flush()
@@ -37,7 +37,7 @@ def test_a_secret_that_arrives_in_pieces_is_masked(receiver: Receiver) -> None:
 
 def test_a_secret_in_a_line_longer_than_a_part_is_masked(receiver: Receiver) -> None:
     log = AttemptLog(receiver.send)
-    log.hide("s3cret-value")
+    log.secrets.hide("s3cret-value")
     log.write(b"x" * 32_760 + b"s3cret-value" + b"y" * 40_000)
     log.flush(is_end=True)
     assert receiver.text == "x" * 32_760 + "***" + "y" * 40_000
@@ -45,11 +45,11 @@ def test_a_secret_in_a_line_longer_than_a_part_is_masked(receiver: Receiver) -> 
 
 def test_each_line_of_a_secret_is_masked(receiver: Receiver) -> None:
     log = AttemptLog(receiver.send)
-    log.hide("-----BEGIN KEY-----\nabcdefghijkl\n")
+    log.secrets.hide("-----BEGIN KEY-----\nabcdefghijkl\n")
     log.write(b"key: abcdefghijkl\n")
     log.flush()
     assert receiver.text == "key: ***\n"
-    assert log.mask("-----BEGIN KEY-----\nabcdefghijkl\n") == "***"
+    assert log.secrets.mask("-----BEGIN KEY-----\nabcdefghijkl\n") == "***"
 
 
 def test_output_is_bounded(receiver: Receiver) -> None:

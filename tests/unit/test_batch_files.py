@@ -2,16 +2,23 @@
 
 import json
 import os
+import resource
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import pyarrow.parquet as pq
 import pytest
 
 from trace_etl.api.task.buffers import BufferBatch
 from trace_etl.model.storage import attempt_prefix, buffer_prefix
 from trace_etl.objects.file_store import FileStore
-from trace_etl.sink import batch_files
+from trace_etl.sink import batch_files, columnar
 from trace_etl.sink.errors import BadBatch, BatchMissing
 
 COLUMNS = [{"name": "x", "type": "double"}, {"name": "n", "type": "long"}]
@@ -30,7 +37,7 @@ class Artifact:
             {
                 "publish_id": uuid4(),
                 "publish_no": 1,
-                "org_id": uuid4(),
+                "org_id": UUID(int=1),
                 "task_id": task_id,
                 "attempt": 1,
                 "dataset_uuid": dataset_uuid,
@@ -113,3 +120,52 @@ def test_too_many_rows_are_refused(artifact: Artifact, monkeypatch: pytest.Monke
     assert len(artifact.read('{"x": 1}\n{"x": 2}\n')) == 2
     with pytest.raises(BadBatch, match="more than 2 rows; split it"):
         artifact.read('{"x": 1}\n{"x": 2}\n{"x": 3}')
+
+
+ITEMS = 4_000_000
+
+
+def one_row_with_a_long_list() -> bytes:
+    """A Parquet file of some hundred bytes, by its footer one row and 114 bytes."""
+    offsets = pa.array([0, ITEMS], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, pa.array(np.zeros(ITEMS, np.int64)))
+    output = pa.BufferOutputStream()
+    pq.write_table(pa.table({"n": lists}), output, compression="zstd")
+    return output.getvalue().to_pybytes()
+
+
+def compressed_zeros() -> bytes:
+    """An Arrow stream with one batch whose size is known only when it is decoded."""
+    batch = pa.record_batch({"n": pa.array(np.zeros(ITEMS, np.int64))})
+    output = pa.BufferOutputStream()
+    with ipc.new_stream(
+        output, batch.schema, options=ipc.IpcWriteOptions(compression="zstd")
+    ) as stream:
+        stream.write_batch(batch)
+    return output.getvalue().to_pybytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit needs Linux")
+@pytest.mark.parametrize(
+    ("make", "content_type"),
+    [(one_row_with_a_long_list, columnar.PARQUET), (compressed_zeros, columnar.ARROW_STREAM)],
+)
+def test_a_small_file_that_expands_is_refused_before_it_uses_the_memory(
+    artifact: Artifact,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[], bytes],
+    content_type: str,
+) -> None:
+    content, usual = make(), pa.default_memory_pool()
+    assert len(content) < 10_000
+    artifact.path.write_bytes(content)
+    artifact.batch = artifact.batch.model_copy(update={"content_type": content_type})
+    monkeypatch.setattr(columnar, "MAX_DECODER_BYTES", 8 * 2**20)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    columnar.use_plain_allocator()
+    try:
+        with pytest.raises(BadBatch, match=r"(needs more than|has more than) 8388608 bytes of memory; split"):
+            artifact.read()
+    finally:
+        pa.set_memory_pool(usual)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before

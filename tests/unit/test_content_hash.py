@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from trace_etl.proof.content_hash import add_row_sums, hash_rows
 from trace_etl.proof.row_encoding import UnknownType, describe_schema, encode_rows
 
+pytestmark = pytest.mark.usefixtures("each_implementation")
+
 SCHEMA = pa.schema(
     [
         ("number", pa.int64()),

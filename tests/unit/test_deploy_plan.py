@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -256,3 +257,49 @@ def test_a_difference_names_the_longest_path() -> None:
         "inputs[0].where": (None, {"k": 1}),
         "n": (1, True),
     }
+
+
+TICKS = """
+name: ticks
+jobs:
+  - {name: minute, source: {kind: cron, schedule: "* * * * *"}, outputs: [ticks]}
+  - name: counts
+    operator: sql
+    inputs: [{from: {job: minute}}]
+    outputs: [counts]
+    update_strategy: append
+    unique_key: [at]
+    config: {sql: "SELECT :scheduled_time AS at"}
+publish:
+  - {name: counts, from: {job: counts}, MODE}
+"""
+BUFFERED = "write_mode: buffered, schema: [{name: at, type: timestamp, nullable: false}]"
+
+
+@pytest.mark.parametrize(
+    ("mode", "contents", "lost"),
+    [
+        ("storage: postgres", CONTENTS, ["counts"]),
+        ("storage: postgres", GenerationContents(), []),
+        (BUFFERED, CONTENTS, []),
+    ],
+    ids=["rows", "no rows", "buffered"],
+)
+def test_appended_rows_of_past_ticks_are_lost_only_in_a_table_with_rows(
+    mode: str, contents: GenerationContents, lost: list[str]
+) -> None:
+    before = parse_dag(TICKS.replace("MODE", mode))
+    after = parse_dag(TICKS.replace("MODE", mode).replace("AS at", "AS at, 1 AS n"))
+    plan = plan_deploy(deployed(before, contents), published(before), after)
+    assert plan.losing_rows == lost
+    assert plan_deploy(deployed(before), published(before), before).losing_rows == []
+
+
+def test_the_plan_counts_the_tasks_of_a_rebuild_apart_from_its_partitions() -> None:
+    before = Dag("d", (job("a", []), job("b", ["a"])), ())
+    after = replace(
+        before, jobs=(job("a", []), replace(job("b", ["a"]), config={"sql": "SELECT 2"}))
+    )
+    contents = GenerationContents(scopes=73, partitions=73, tasks=3)
+    plan = plan_deploy(deployed(before, contents), published(before), after)
+    assert (plan.rebuilt_partitions, plan.rebuilding_tasks) == (73, 3)

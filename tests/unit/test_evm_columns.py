@@ -13,6 +13,8 @@ from trace_etl.spark.evm.columns import (
     take_nth,
 )
 
+pytestmark = pytest.mark.usefixtures("each_implementation")
+
 maybe_bytes = st.lists(st.none() | st.binary(max_size=40), max_size=30)
 maybe_numbers = st.lists(st.none() | st.integers(0, 2**63 - 1), max_size=30)
 

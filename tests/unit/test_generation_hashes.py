@@ -38,3 +38,11 @@ def test_a_change_of_the_batch_size_keeps_the_generation_but_another_rpc_pool_do
 def test_a_change_of_the_outputs_creates_a_new_generation():
     text = QUICKSTART.replace("[blocks, transactions, logs]", "[blocks, logs]")
     assert find_changed_jobs(text) == {"ingest", "receivers"}
+
+
+def test_other_columns_or_another_finality_or_level_of_ingest_keep_the_generation():
+    for config in ("columns: full", "finality: provisional", "verify: bloom"):
+        text = QUICKSTART.replace(
+            "operator: cryo_ingest", f"operator: cryo_ingest\n    config: {{{config}}}"
+        )
+        assert find_changed_jobs(text) == set(), config

@@ -1,9 +1,12 @@
 """Headers of mainnet: their published hashes prove that they are right."""
 
 import pyarrow as pa
+import pytest
 
 from trace_etl.spark.evm import shapes
 from trace_etl.spark.verify.headers import hash_headers
+
+pytestmark = pytest.mark.usefixtures("each_implementation")
 
 _EMPTY = "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"
 _NO_UNCLES = "0x1dcc4de8dec75d7aab85b567b6ccd41ad312451b948a7413f0a142fd40d49347"

@@ -23,7 +23,7 @@ def taken_port() -> Iterator[int]:
 def test_a_first_start_chooses_different_free_ports() -> None:
     settled = configuration.choose_ports({}, {})
     numbers = {port.number for port in settled.values()}
-    assert set(settled) == {"api", "internal", "query", "scheduler", "postgres"}
+    assert set(settled) == {"api", "internal", "query", "scheduler", "console", "postgres"}
     assert len(numbers) == len(settled)
     assert all(ports.is_free(number) for number in numbers)
     assert not any(port.by_user for port in settled.values())

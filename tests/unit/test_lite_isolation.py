@@ -1,5 +1,7 @@
 """The paths that the services of a stack may use."""
 
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from trace_etl import landlock
 from trace_etl.lite import isolation
 from trace_etl.lite.errors import BadSetting
 from trace_etl.lite.home import Home
+from trace_etl.spark.session import scratch
 
 
 def test_a_readable_path_that_contains_the_home_does_not_open_the_home(tmp_path: Path) -> None:
@@ -35,6 +38,26 @@ def test_the_temporary_directory_of_a_killed_supervisor_is_removed(tmp_path: Pat
     with home.temporary_directory() as made:
         home.remove()
         assert not made.exists() and not home.path.exists()
+
+
+@pytest.mark.parametrize("length", [5, 12, 20, 60])
+def test_sockets_of_an_operator_host_fit_into_its_temporary_directory(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host may write nowhere else, so its sockets cannot lie in another directory."""
+    path = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    home = Home(path / ("h" * max(1, length - len(str(path)))))
+    monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    try:
+        home.open()
+        with home.temporary_directory() as made:
+            of_host = made / "worker" / "host-12345678"
+            of_host.mkdir(parents=True)
+            monkeypatch.setattr(tempfile, "tempdir", str(of_host))
+            assert scratch._make_short_directory().parent == of_host
+    finally:
+        shutil.rmtree(path)
 
 
 def test_an_unknown_isolation_is_reported() -> None:

@@ -54,7 +54,7 @@ class _Engine:
 
     def is_usable(self, session: SparkSession) -> bool:
         self.asked.set()
-        return self.answers.wait(60)
+        return self.answers.wait(300)
 
     @contextmanager
     def use_session(self, session: SparkSession, jobs: JobLabels | None) -> Generator[None]:
@@ -92,12 +92,12 @@ def test_other_slots_continue_while_a_server_is_checked(tmp_path: Path, engine: 
     with ThreadPoolExecutor(2) as pool:
         asking = pool.submit(warm.get)
         try:
-            assert engine.asked.wait(60)
-            pool.submit(_leased, warm, spark).result(60)
+            assert engine.asked.wait(300)
+            pool.submit(_leased, warm, spark).result(300)
             assert not asking.done()
         finally:
             engine.answers.set()
-        assert asking.result(60) is spark
+        assert asking.result(300) is spark
 
 
 def _leased(warm: WarmSession, spark: SparkSession) -> None:

@@ -34,10 +34,12 @@ class RefusingDispatcher:
 
 
 class InstantRunner:
+    isolation = None
+
     def run(self, task: bodies.TaskPayload, link: object = None) -> bodies.TaskResult:
         return bodies.TaskResult()
 
-    def cancel(self, task_id: UUID) -> None:
+    def cancel(self, task_id: UUID, within: float) -> None:
         raise AssertionError("the worker must not cancel the task")
 
 
@@ -51,9 +53,8 @@ def reported_completions(code: str, **fields: Any) -> list[bodies.Complete]:
         task=payload,
     )
     dispatcher = RefusingDispatcher(code)
-    Attempt(
-        claimed, cast("Any", dispatcher), InstantRunner(), threading.Event(), lambda: None
-    ).run()
+    client = cast("Any", dispatcher)
+    Attempt(claimed, client, InstantRunner(), threading.Event(), lambda: None, client).run()
     return dispatcher.heard
 
 

@@ -66,6 +66,8 @@ class AcceptingDispatcher:
 class Running:
     """A runner whose tasks run until they are canceled."""
 
+    isolation = None
+
     def __init__(self) -> None:
         self.started: Queue[str] = Queue()
         self._over = threading.Event()
@@ -75,7 +77,7 @@ class Running:
         self._over.wait(120)
         return bodies.TaskResult()
 
-    def cancel(self, task_id: UUID) -> None:
+    def cancel(self, task_id: UUID, within: float) -> None:
         self._over.set()
 
     def cool(self) -> None:
@@ -108,7 +110,7 @@ def started_operators(
     thread = threading.Thread(target=slots.run)
     thread.start()
     try:
-        yield runner.started.get(timeout=60)
+        yield runner.started.get(timeout=300)
         for _ in operators[1:]:
             yield runner.started.get(timeout=next_timeout)
     finally:
@@ -147,7 +149,7 @@ def test_an_idle_worker_is_cooled_once() -> None:
     thread = threading.Thread(target=slots.run)
     thread.start()
     try:
-        assert runner.started.get(timeout=60) == "cooled"
+        assert runner.started.get(timeout=300) == "cooled"
         with pytest.raises(Empty):
             runner.started.get(timeout=0.3)
     finally:

@@ -33,5 +33,12 @@ def answer_requests(directory: Path) -> None:
         time.sleep(0.1)
 
 
-if "-m" in sys.orig_argv and "TRACE_TLS_CA" in os.environ:
+# The process that forks Spark's Python workers must have no threads.
+_FORKS = {"pyspark.daemon", "trace_etl.spark.session.python_daemon"}
+
+if (
+    "-m" in sys.orig_argv
+    and {"TRACE_TLS_CA", "TRACE_HOST_FD"} & {*os.environ}
+    and not _FORKS.intersection(sys.orig_argv)
+):
     threading.Thread(target=answer_requests, args=(Path.cwd(),), daemon=True).start()

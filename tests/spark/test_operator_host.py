@@ -1,0 +1,314 @@
+"""Operators in a host: a process of its own with Spark, which the worker starts, watches and ends."""
+
+import os
+import signal
+import sys
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psutil
+import pytest
+
+from support.packaging import install_example, install_test_operators
+from support.spark_tasks import as_input, ingest, range_scope, rows, select, task
+from support.waiting import eventually
+from trace_etl.http.dispatcher_client import Refused
+from trace_etl.spark.link import DispatcherLink
+from trace_etl.worker.hosts.failures import FailedInHost, describe_failure
+from trace_etl.worker.hosts.host_process import HostLost
+from trace_etl.worker.hosts.host_runner import HostRunner
+from trace_etl.worker.settings import WorkerSettings
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "operators"
+SECRET = "s3cret/key"
+
+
+@dataclass
+class Listener:
+    """What a worker would pass on: events, output, and whether the lease is lost."""
+
+    events: list[Any] = field(default_factory=list)
+    output: bytes = b""
+    is_lost: bool = False
+
+    def emit(self, events: Any, invalidations: Any = ()) -> None:
+        if self.is_lost:
+            raise Refused(409, "lease_lost", "another attempt runs")
+        self.events += events
+
+    def log(self, content: bytes) -> None:
+        self.output += content
+
+    def link(self, **secrets: str) -> DispatcherLink:
+        return DispatcherLink(self.emit, log=self.log, secrets=secrets)
+
+
+@pytest.fixture(scope="module")
+def hosts(
+    objects: Path, rpc_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[HostRunner]:
+    """Hosts on the object store of the other tests, with operators of two installed packages."""
+    packages, spark = tmp_path_factory.mktemp("packages"), tmp_path_factory.mktemp("host")
+    install_test_operators(packages)
+    install_example(EXAMPLE, packages)
+    programs = tmp_path_factory.mktemp("programs")
+    (programs / "count").write_text(PROGRAM.format(python=sys.executable))
+    (programs / "count").chmod(0o700)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]),
+        "TRACE_OBJECTS_URL": objects.as_uri(),
+        "TRACE_RPC_POOLS": f'{{"default": ["{rpc_url}"]}}',
+        "TRACE_SPARK_DIR": str(spark),
+        "TRACE_PROGRAMS_DIR": str(programs),
+        "TRACE_WORKER_TOKEN_FILE": "/never/passed/on",
+    }
+    cfg = WorkerSettings(
+        objects_url=objects.as_uri(),
+        spark_dir=spark,
+        dispatcher_url="https://127.0.0.1:9",
+        tls_ca=spark,
+        worker_token_file=spark,
+        worker_id="test",
+        queue_dsn="",
+    )
+    made = HostRunner(cfg, 2, environment)
+    yield made
+    made.close()
+
+
+def find_host() -> psutil.Process:
+    """Return the host, which is the only process of its kind below this one."""
+    children = psutil.Process().children(recursive=True)
+    [host] = [child for child in children if "trace_etl.worker.hosts.host" in child.cmdline()]
+    return host
+
+
+def find_jvm(host: psutil.Process) -> psutil.Process:
+    [jvm] = [child for child in host.children() if "java" in child.name()]
+    return jvm
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_task_runs_in_the_host_and_writes_its_output(hosts: HostRunner, objects: Path) -> None:
+    blocks = ingest(0, 9, outputs=["blocks"])
+    hosts.run(blocks, Listener().link())
+    query = select("SELECT count(*) AS n FROM blocks", as_input(blocks, name="blocks"))
+    result = hosts.run(query, Listener().link())
+    assert [output.row_count for output in result.outputs] == [1]
+    assert rows(objects, query, "answer") == [{"n": 10}]
+    assert "TRACE_WORKER_TOKEN_FILE" not in find_host().environ()
+
+
+def test_an_operator_of_another_package_gets_its_secret(hosts: HostRunner, objects: Path) -> None:
+    blocks = ingest(10, 19, outputs=["blocks"])
+    hosts.run(blocks, Listener().link())
+    config = {"columns": ["block_hash"]}
+    source = as_input(blocks, name="blocks")
+    hide = task("pseudonyms", config, ["hidden"], scope=range_scope(10, 19), inputs=[source])
+    heard = Listener()
+    hosts.run(hide, heard.link(pseudonym_key=SECRET))
+    found = rows(objects, hide, "hidden")
+    assert len({row["block_hash"] for row in found}) == 10
+    assert all(len(row["block_hash"]) == 64 for row in found)
+    assert heard.output == b"replacing block_hash\n"
+    with pytest.raises(FailedInHost) as refused:
+        hosts.run(hide, Listener().link())
+    assert describe_failure(refused.value).code == "bad_task"
+
+
+def test_calls_and_output_reach_the_worker_and_secrets_do_not_reach_its_log(
+    hosts: HostRunner, capfd: pytest.CaptureFixture[str]
+) -> None:
+    heard = Listener()
+    with pytest.raises(FailedInHost) as failed:
+        hosts.run(task("talkative", {"say": "hello"}, ["told"]), heard.link(key=SECRET))
+    failure = describe_failure(failed.value)
+    assert (failure.code, failure.retryable) == ("operator_failed", True)
+    assert failure.message == f"RuntimeError: hello {SECRET}"  # the attempt masks it
+    assert "talkative.py" in failure.output
+    assert [event.cursor for event in heard.events] == [7]
+    assert heard.output == f"hello {SECRET}\n".encode()
+    printed = ""
+
+    def is_printed() -> bool:
+        nonlocal printed
+        printed += capfd.readouterr().err
+        return "hello ***" in printed
+
+    eventually(is_printed, "the output of the host is copied")
+    assert SECRET not in printed
+
+
+def test_a_refused_call_fails_the_operator_with_the_code_of_the_refusal(hosts: HostRunner) -> None:
+    heard = Listener(is_lost=True)
+    with pytest.raises(FailedInHost) as failed:
+        hosts.run(task("talkative", {"say": "hello"}, ["told"]), heard.link())
+    failure = describe_failure(failed.value)
+    assert (failure.code, failure.retryable) == ("lease_lost", False)
+
+
+def run_stubborn(hosts: HostRunner, pool: ThreadPoolExecutor, file: Path) -> tuple[UUID, Any]:
+    payload = task("stubborn", {"file": str(file)}, ["never"])
+    running = pool.submit(hosts.run, payload, Listener().link())
+    eventually(lambda: file.exists() and file.stat().st_size > 0, "the operator writes")
+    return payload.task_id, running
+
+
+def test_a_task_that_ignores_its_cancellation_ends_with_its_host(
+    hosts: HostRunner, tmp_path: Path
+) -> None:
+    file = tmp_path / "written"
+    with ThreadPoolExecutor(1) as pool:
+        task_id, running = run_stubborn(hosts, pool, file)
+        host = find_host()
+        hosts.cancel(task_id, 0.2)
+        with pytest.raises(HostLost, match="SIGKILL"):
+            running.result(60)
+        size = file.stat().st_size
+    assert has_ended(host)
+    assert file.stat().st_size == size
+    hosts.run(ingest(20, 21, outputs=["blocks"]), Listener().link())  # in another host
+    assert find_host().pid != host.pid
+
+
+def test_a_killed_host_takes_its_jvm_along(hosts: HostRunner, tmp_path: Path) -> None:
+    hosts.warm()
+    host = find_host()
+    jvm = find_jvm(host)
+    with ThreadPoolExecutor(1) as pool:
+        _, running = run_stubborn(hosts, pool, tmp_path / "written")
+        os.kill(host.pid, signal.SIGKILL)
+        with pytest.raises(HostLost):
+            running.result(60)
+    eventually(lambda: has_ended(host) and has_ended(jvm), "both have ended")
+
+
+def test_a_killed_jvm_is_replaced_in_the_same_host(hosts: HostRunner) -> None:
+    hosts.warm()
+    host = find_host()
+    find_jvm(host).kill()
+    query = select("SELECT 1 AS n")
+    for _ in range(3):  # the first attempts may find out that Spark is lost
+        try:
+            hosts.run(query, Listener().link())
+            break
+        except FailedInHost as error:
+            assert error.failure.retryable, error.failure
+    assert find_host().pid == host.pid
+
+
+def test_an_idle_host_stops_with_spark_and_the_next_task_starts_it(hosts: HostRunner) -> None:
+    hosts.warm()
+    host = find_host()
+    jvm = find_jvm(host)
+    hosts.cool()
+    assert has_ended(host) and has_ended(jvm)
+    result = hosts.run(select("SELECT 1 AS n"), Listener().link())
+    assert result.outputs[0].row_count == 1
+
+
+def test_a_host_that_is_used_is_not_stopped(hosts: HostRunner, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        task_id, running = run_stubborn(hosts, pool, tmp_path / "written")
+        host = find_host()
+        hosts.cool()
+        assert not has_ended(host)
+        hosts.cancel(task_id, 0.1)
+        with pytest.raises(HostLost):
+            running.result(60)
+
+
+def test_a_host_whose_worker_is_killed_writes_nothing_more(
+    hosts: HostRunner, tmp_path: Path
+) -> None:
+    """Closing the socket without a message is what the kernel does when a worker is killed."""
+    file = tmp_path / "written"
+    with ThreadPoolExecutor(1) as pool:
+        _, running = run_stubborn(hosts, pool, file)
+        host = find_host()
+        [warm] = hosts._hosts.values()
+        warm.process._frames._socket.shutdown(2)
+        with pytest.raises(HostLost):
+            running.result(60)
+    eventually(lambda: has_ended(host), "the host has ended")
+
+
+def test_metrics_of_a_host_are_served_by_its_worker(hosts: HostRunner) -> None:
+    with pytest.raises(FailedInHost):
+        hosts.run(task("talkative", {"say": "hello"}, ["told"]), Listener().link())
+    samples = [sample for metric in hosts.collect() for sample in metric.samples]
+    assert all(sample.name.startswith("trace_") for sample in samples)
+    [talks] = [sample.value for sample in samples if sample.name == "trace_test_talks_total"]
+    assert talks >= 1
+
+
+PROGRAM = """#!{python}
+import json, os, sys
+import pyarrow as pa, pyarrow.parquet as pq
+
+request = json.load(sys.stdin)
+print("reads", *request["inputs"], file=sys.stderr, flush=True)
+config = request["config"]
+if "fail" in config:
+    json.dump({{"error": {{"message": config["fail"], "retryable": False}}}}, sys.stdout)
+    sys.exit(1)
+files = [url.removeprefix("file://") for url in request["inputs"]["blocks"]]
+rows = sum(pq.read_metadata(file).num_rows for file in files)
+table = pa.table({{"rows": [rows], "key": [os.environ["key"][::-1]]}})
+[[name, path]] = request["outputs"].items()
+pq.write_table(table, path)
+json.dump({{"outputs": {{name: {{"rows": 1 + config.get("lie", 0)}}}}}}, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def blocks(hosts: HostRunner) -> Any:
+    produced = ingest(30, 39, outputs=["blocks"])
+    hosts.run(produced, Listener().link())
+    return as_input(produced, name="blocks")
+
+
+def count_blocks(blocks: Any, **settings: object) -> Any:
+    config = {"program": "count", "settings": settings}
+    return task("native", config, ["counted"], scope=range_scope(30, 39), inputs=[blocks])
+
+
+def test_a_native_program_reads_files_and_writes_a_file(
+    hosts: HostRunner, blocks: Any, objects: Path
+) -> None:
+    heard, payload = Listener(), count_blocks(blocks)
+    result = hosts.run(payload, heard.link(key=SECRET))
+    assert [output.row_count for output in result.outputs] == [1]
+    assert rows(objects, payload, "counted") == [{"rows": 10, "key": SECRET[::-1]}]
+    assert heard.output == b"reads blocks\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "retryable"),
+    [
+        ({"fail": "no such token"}, "no such token", False),
+        ({"lie": 1}, "output counted: the file has 1 rows, but the program reported 2", True),
+    ],
+)
+def test_a_native_program_that_fails_or_lies_fails_the_task(
+    hosts: HostRunner, blocks: Any, settings: dict[str, Any], message: str, retryable: bool
+) -> None:
+    with pytest.raises(FailedInHost) as failed:
+        hosts.run(count_blocks(blocks, **settings), Listener().link(key=SECRET))
+    failure = describe_failure(failed.value)
+    assert (failure.code, failure.message) == ("program_failed", message)
+    assert failure.retryable is retryable
+
+
+def test_a_missing_native_program_is_named(hosts: HostRunner, blocks: Any) -> None:
+    payload = task("native", {"program": "absent"}, ["counted"], inputs=[blocks])
+    with pytest.raises(FailedInHost, match=r"config\.program: .*absent is not an executable file"):
+        hosts.run(payload, Listener().link())

@@ -1,0 +1,29 @@
+"""Commands that run against a Dispatcher of a test."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from support.lifecycle import Bench
+from trace_etl.cli.main import app
+from trace_etl.lite import connection
+from trace_etl.lite.home import Home
+
+
+def connected_cli(bench: Bench, directory: Path) -> Callable[..., str]:
+    """Return a function that runs a command with this home and returns its output."""
+    home, cfg, secrets = Home(directory), bench.live.cfg, bench.live.secrets
+    described = connection.describe(
+        home, api=cfg.api_port, internal=cfg.internal_port, query=1, pid=1
+    )
+    own = replace(described, ca=str(secrets.ca), user_token=str(secrets.directory / "user.jwt"))
+    connection.write(home.connection, own)
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(app, [*arguments, "--home", str(directory)])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return run

@@ -1,0 +1,19 @@
+"""Operators that only tests use, in a package of their own."""
+
+from trace_etl.dag.operator import Operator, OperatorConfig, one_output
+
+
+class StubbornConfig(OperatorConfig):
+    file: str
+
+
+class TalkativeConfig(OperatorConfig):
+    say: str
+
+
+STUBBORN = Operator(
+    "stubborn", StubbornConfig, ("spark",), one_output, module="trace_test_operators.stubborn"
+)
+TALKATIVE = Operator(
+    "talkative", TalkativeConfig, ("spark",), one_output, module="trace_test_operators.talkative"
+)

@@ -1,0 +1,18 @@
+"""Print, log and raise what the config says, with the secret in it."""
+
+from typing import Any, NoReturn
+
+from prometheus_client import Counter
+
+from trace_etl.api.task.events import Event
+
+TALKS = Counter("trace_test_talks", "Tasks of this operator")
+
+
+def run(context: Any, config: Any) -> NoReturn:
+    TALKS.inc()
+    text = f"{config.say} {context.secrets.get('key')}"
+    print(text, flush=True)
+    context.log(text + "\n")
+    context.emit([Event(dataset="told", cursor=7)])
+    raise RuntimeError(text)

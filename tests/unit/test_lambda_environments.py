@@ -1,0 +1,395 @@
+"""Lambda functions in real sandboxes: runtime clients, warm environments, and poisoned ones."""
+
+import json
+import os
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psutil
+import pytest
+
+from support.functions import OTHER_ORG, Link, Platform, make_invocation, platform
+from support.waiting import eventually
+from trace_etl.api.task.invocation import Invocation
+from trace_etl.dag.runtimes import shipped_runtimes
+from trace_etl.objects.file_store import FileStore
+from trace_etl.policy.bundles import build_bundle
+from trace_etl.sandbox import bubblewrap
+from trace_etl.sandbox.process import SandboxedProcess
+from trace_etl.worker.bundle_programs import BundleRefused
+from trace_etl.worker.environments import EnvironmentPool
+from trace_etl.worker.function_results import Bundles, FunctionFailed, FunctionOverLimit
+from trace_etl.worker.lambda_runner import LambdaRunner, make_key
+
+pytestmark = pytest.mark.usefixtures("sandbox")
+
+PYTHON = """
+count = 0
+
+def handler(event, context):
+    global count
+    count += 1
+    from trace_etl.sdk import Task
+    task = Task(event)
+    rows = task.query("SELECT n FROM receivers")
+    task.publish({"id": row["n"]} for row in rows)
+    print("call", count, context.aws_request_id == event["lease_token"], event["capability_token"][:6])
+    assert context.get_remaining_time_in_millis() > 0
+    return {"rows": len(rows)}
+"""
+NODE = """
+let count = 0;
+import { Task } from "trace-etl";
+export const handler = async (event, context) => {
+  const task = new Task(event);
+  await task.publish((await task.query("SELECT n FROM receivers")).map((row) => ({ id: row.n })));
+  const same = context.awsRequestId === event.lease_token ? "True" : "False";
+  console.log("call", ++count, same, event.capability_token.slice(0, 6));
+  if (context.getRemainingTimeInMillis() <= 0) throw new Error("no time");
+};
+"""
+BOOTSTRAP = """#!%s
+import json, os, urllib.request
+API = "http://" + os.environ["AWS_LAMBDA_RUNTIME_API"] + "/2018-06-01/runtime/"
+count = 0
+while True:
+    with urllib.request.urlopen(API + "invocation/next") as reply:
+        event, request_id = json.load(reply), reply.headers["Lambda-Runtime-Aws-Request-Id"]
+    import sys
+    sys.path.insert(0, "/opt/trace/python")
+    from trace_etl.sdk import Task
+    Task(event).publish([{"id": 1}, {"id": 2}])
+    count += 1
+    same = request_id == event["lease_token"]
+    print("call", count, same, event["capability_token"][:6], flush=True)
+    answer = urllib.request.Request(API + "invocation/" + request_id + "/response", b"{}", method="POST")
+    urllib.request.urlopen(answer).close()
+"""
+
+
+class Lambdas:
+    """A runner with warm environments, and a place to push bundles to."""
+
+    def __init__(self, directory: Path, services: Platform, pool: EnvironmentPool) -> None:
+        self.directory, self.services, self.pool = directory, services, pool
+        self.objects = FileStore(directory / "objects")
+        entries = {"lambda": shipped_runtimes().entries["lambda"]}
+        self.runner = LambdaRunner(Bundles(self.objects, entries), pool)
+
+    def push(self, files: dict[str, str | bytes]) -> str:
+        source = self.directory / "source"
+        shutil.rmtree(source, ignore_errors=True)
+        for name, content in files.items():
+            path = source / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+            path.chmod(0o755)
+        return self.push_directory(source)
+
+    def push_directory(self, source: Path) -> str:
+        bundle = build_bundle(source)
+        self.objects.put(f"org/{bundle.sha256}.zip", bundle.content)
+        return bundle.sha256
+
+    def invoke(self, sha256: str, **changes: object) -> tuple[Invocation, str]:
+        """Run one invocation and return its output."""
+        invocation = make_invocation(sha256, **changes)
+        udf = invocation.udf.model_copy(update={"bundle_url": f"s3://org/{sha256}.zip"})
+        invocation = invocation.model_copy(update={"udf": udf})
+        link = Link(invocation)
+        self.runner.run(invocation, link.make())
+        return invocation, link.output.decode()
+
+    def idle(self) -> int:
+        return sum(map(len, self.pool._idle.values()))
+
+
+@pytest.fixture
+def lambdas(tmp_path: Path) -> Iterator[Lambdas]:
+    with platform() as (services, upstream):
+        pool = EnvironmentPool(
+            tmp_path / "functions",
+            upstream,
+            lambda program, on_output: SandboxedProcess(program, on_output=on_output),
+            max_environments=3,
+            idle_seconds=None,
+        )
+        yield Lambdas(tmp_path, services, pool)
+        pool.close()
+
+
+def official_python(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
+    """Add the official runtime client, as a user's zip would contain it."""
+    site = Path(next(p for p in sys.path if Path(p, "awslambdaric").is_dir()))
+    names = ["awslambdaric", "snapshot_restore_py.py", "simplejson"]
+    paths = [
+        p
+        for name in names
+        for p in ([site / name] if (site / name).is_file() else (site / name).rglob("*.py"))
+    ]
+    paths += list(site.glob("runtime_client*.so"))
+    return {**files, **{str(p.relative_to(site)): p.read_bytes() for p in paths}}
+
+
+def official_node(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
+    """Add the official runtime client from npm, which has to be built for this machine."""
+    built = os.environ.get("TRACE_AWS_LAMBDA_RIC")
+    if built is None:
+        pytest.skip("needs TRACE_AWS_LAMBDA_RIC: a node_modules directory with aws-lambda-ric")
+    paths = [p for n in ("aws-lambda-ric", "@aws") for p in (Path(built) / n).rglob("*")]
+    kept = [p for p in paths if p.is_file() and p.suffix in (".js", ".mjs", ".json", ".node")]
+    return {**files, **{f"node_modules/{p.relative_to(built)}": p.read_bytes() for p in kept}}
+
+
+CLIENTS = {
+    "python": lambda: {"rule.py": PYTHON},
+    "official python": lambda: official_python({"rule.py": PYTHON}),
+    "node": lambda: {"rule.mjs": NODE},
+    "bootstrap": lambda: {"bootstrap": BOOTSTRAP % bubblewrap.PYTHON},
+    "official node": lambda: official_node({"rule.mjs": NODE}),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_invocations_share_a_warm_environment(lambdas: Lambdas, client: str) -> None:
+    sha256 = lambdas.push(CLIENTS[client]())
+    calls = [lambdas.invoke(sha256) for _ in range(3)]
+    for number, (_, output) in enumerate(calls, 1):
+        assert f"call {number} True token-" in output
+    expected = [(i.capability_token, str(i.task_id), 2) for i, _ in calls]
+    assert lambdas.services.published() == expected
+    assert lambdas.idle() == 1
+
+
+STATEFUL = """
+import os, pathlib
+seen = []
+
+def handler(event, context):
+    pathlib.Path("/tmp/kept").touch()
+    seen.append(event["task_id"])
+    print("seen", len(seen), len(os.listdir("/tmp")))
+"""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"org_id": OTHER_ORG},
+        {"job": {"dag_name": "dag", "name": "other"}},
+        {"inputs": []},
+        {
+            "inputs": [
+                {
+                    "input_index": 0,
+                    "name": "receivers",
+                    "dataset_uuid": UUID(int=7),
+                    "dataset_version": UUID(int=9),
+                }
+            ]
+        },
+        {
+            "inputs": [
+                {
+                    "input_index": 0,
+                    "name": "receivers",
+                    "dataset_uuid": UUID(int=7),
+                    "dataset_version": UUID(int=8),
+                    "where": {"chain": "main"},
+                }
+            ]
+        },
+    ],
+    ids=["organisation", "job", "no input", "dataset version", "filter"],
+)
+def test_other_grants_get_an_environment_of_their_own(
+    lambdas: Lambdas, changes: dict[str, Any]
+) -> None:
+    sha256 = lambdas.push({"rule.py": STATEFUL})
+    assert "seen 1 1" in lambdas.invoke(sha256)[1]
+    assert "seen 2 1" in lambdas.invoke(sha256)[1]
+    assert "seen 1 1" in lambdas.invoke(sha256, **changes)[1]
+    assert "seen 3 1" in lambdas.invoke(sha256)[1]
+
+
+def test_another_bundle_gets_an_environment_of_its_own(lambdas: Lambdas) -> None:
+    first, second = (lambdas.push({"rule.py": STATEFUL + f"# {n}"}) for n in range(2))
+    assert "seen 1 1" in lambdas.invoke(first)[1]
+    assert "seen 1 1" in lambdas.invoke(second)[1]
+    a, b = (make_invocation(sha256) for sha256 in (first, second))
+    assert a.udf and b.udf and make_key(a, a.udf) != make_key(b, b.udf)
+
+
+LINGERING = """
+import threading, time
+from trace_etl.sdk import Task
+
+def linger(event):
+    while True:
+        try:
+            Task(event).heartbeat()
+            print("answered")
+        except Exception as error:
+            print("refused", error)
+        time.sleep(0.01)
+
+started = []
+
+def handler(event, context):
+    if not started:
+        started.append(event["capability_token"])
+        threading.Thread(target=linger, args=(event,), daemon=True).start()
+    time.sleep(0.2)
+"""
+
+
+def test_code_that_lingers_never_speaks_for_an_ended_attempt(lambdas: Lambdas) -> None:
+    sha256 = lambdas.push({"rule.py": LINGERING})
+    lambdas.invoke(sha256)
+    ended = len(lambdas.services.calls)
+    [environment] = [e for idle in lambdas.pool._idle.values() for e in idle]
+    eventually(lambda: environment.is_suspended)
+    assert ended <= len(lambdas.services.calls) <= ended + 1  # one call may have been on its way
+    second, _ = lambdas.invoke(sha256)
+    later = lambdas.services.calls[ended + 1 :]
+    assert later and {token for token, _, _ in later} == {second.capability_token}
+    assert {body["task_id"] for _, _, body in later} == {str(second.task_id)}
+
+
+def test_an_idle_environment_uses_no_processor_time(lambdas: Lambdas) -> None:
+    code = """
+        import os, threading
+        def burn():
+            while True: pass
+        def handler(event, context):
+            if os.fork() == 0: burn()
+            threading.Thread(target=burn, daemon=True).start()
+    """
+    sha256 = lambdas.push({"rule.py": code.replace("\n        ", "\n")})
+    lambdas.invoke(sha256)
+    [environment] = [e for idle in lambdas.pool._idle.values() for e in idle]
+    eventually(lambda: environment.is_suspended)
+    tree = psutil.Process(environment._process.pid).children(recursive=True)
+    assert len(tree) >= 3
+    assert {process.status() for process in tree} == {psutil.STATUS_STOPPED}
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def handler(event, context): raise ValueError('broken rule')", "ValueError: broken rule"),
+        ("raise ImportError('no such thing')", "no such thing"),
+        ("import os\ndef handler(event, context): os._exit(3)", "ended before it answered"),
+        ("import os\nprint('bye')\nos._exit(3)", "bye"),
+    ],
+)
+def test_a_failed_invocation_ends_its_environment(
+    lambdas: Lambdas, code: str, message: str
+) -> None:
+    sha256 = lambdas.push({"rule.py": code})
+    with pytest.raises(FunctionFailed, match=message):
+        lambdas.invoke(sha256)
+    assert lambdas.idle() == 0
+    eventually(lambda: not list((lambdas.directory / "functions").iterdir()))
+
+
+def test_too_much_memory_is_reported(lambdas: Lambdas) -> None:
+    code = """
+import os, signal
+def handler(event, context):
+    for _ in range(8):
+        if os.fork() == 0:
+            kept = b"x" * (120 << 20)
+            signal.pause()
+    signal.pause()
+"""
+    with pytest.raises(FunctionOverLimit, match="more than 512 MiB"):
+        lambdas.invoke(lambdas.push({"rule.py": code}))
+
+
+def test_a_canceled_invocation_ends_at_once(lambdas: Lambdas) -> None:
+    sha256 = lambdas.push(
+        {"rule.py": "import time\ndef handler(e, c): print('on'); time.sleep(600)"}
+    )
+    task_id, errors = uuid4(), list[Exception]()
+
+    def invoke() -> None:
+        try:
+            lambdas.invoke(sha256, task_id=task_id)
+        except FunctionFailed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=invoke)
+    thread.start()
+    eventually(lambda: bool(lambdas.runner._running))
+    lambdas.runner.cancel(task_id)
+    thread.join()
+    assert errors and lambdas.idle() == 0
+
+
+def test_a_bundle_without_its_handler_is_refused(lambdas: Lambdas) -> None:
+    with pytest.raises(
+        BundleRefused, match=r"has no rule\.py, rule\.js or the program `bootstrap`"
+    ):
+        lambdas.invoke(lambdas.push({"other.py": ""}))
+
+
+def test_the_environments_that_were_unused_for_longest_make_room(lambdas: Lambdas) -> None:
+    hashes = [lambdas.push({"rule.py": STATEFUL + f"# {n}"}) for n in range(4)]
+    for sha256 in hashes:
+        lambdas.invoke(sha256)
+    assert lambdas.idle() == 3
+    assert "seen 2" in lambdas.invoke(hashes[3])[1]
+    assert "seen 1" in lambdas.invoke(hashes[0])[1]
+
+
+HOSTILE = """
+import json, os, socket
+
+def raw(text):
+    host, port = os.environ["AWS_LAMBDA_RUNTIME_API"].split(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(text.encode())
+        return client.recv(4096).decode().split(" ")[1]
+
+def refused(call):
+    try:
+        call()
+        return "opened"
+    except OSError:
+        return "refused"
+
+def handler(event, context):
+    path = "/2018-06-01/runtime/invocation/"
+    end = " HTTP/1.1\\r\\nHost: x\\r\\n"
+    print(json.dumps({
+        "another id": raw("POST " + path + "x/response" + end + "Content-Length: 2\\r\\n\\r\\n{}"),
+        "chunked": raw("POST " + path + "x/response" + end + "Transfer-Encoding: chunked\\r\\n\\r\\n0\\r\\n\\r\\n"),
+        "other path": raw("GET /internal/jwks/task" + end + "\\r\\n"),
+        "absolute": raw("GET http://127.0.0.1:80/" + end + "\\r\\n"),
+        "host": refused(lambda: socket.create_connection(("127.0.0.1", int(event["config"]["port"])), 2)),
+        "outside": refused(lambda: socket.create_connection(("10.0.0.1", 80), 2)),
+        "udp": refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
+        "raw": refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW)),
+        "ipv6": refused(lambda: socket.socket(socket.AF_INET6, socket.SOCK_STREAM)),
+        "sctp": refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132)),
+        "netlink": refused(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)),
+        "vsock": refused(lambda: socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)),
+    }))
+"""
+
+
+def test_the_loopback_of_a_function_reaches_nothing_but_its_runtime_api(lambdas: Lambdas) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        config = {"port": server.getsockname()[1]}
+        output = lambdas.invoke(lambdas.push({"rule.py": HOSTILE}), config=config)[1]
+    answers = json.loads(output)
+    statuses = {"another id": "400", "chunked": "400", "other path": "404", "absolute": "400"}
+    refused = ("host", "outside", "udp", "raw", "ipv6", "sctp", "netlink", "vsock")
+    assert answers == {**statuses, **dict.fromkeys(refused, "refused")}

@@ -1,0 +1,112 @@
+"""Completions that end at the same time share a call, and each gets its own answer."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from support.waiting import eventually
+from trace_etl.api.task import lifecycle as bodies
+from trace_etl.http.dispatcher_client import Refused, Unreachable
+from trace_etl.worker.completions import Completions
+
+STOP = threading.Event()
+
+
+class Dispatcher:
+    """Answers one call at a time, when the test allows it. Refuses the attempts in `refused`."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[Any]] = []
+        self.allowed = threading.Semaphore(0)
+        self.refused: set[Any] = set()
+        self.is_away = False
+
+    def complete(self, body: bodies.Complete, token: str, stop: threading.Event) -> None:
+        [refusal] = self._answer([body])
+        if refusal is not None:
+            raise refusal
+
+    def complete_many(
+        self, completions: list[bodies.CompleteWithToken], stop: threading.Event
+    ) -> list[Refused | None]:
+        assert {item.capability_token for item in completions} == {"token"}
+        return self._answer(completions)
+
+    def _answer(self, items: list[Any]) -> list[Refused | None]:
+        self.calls.append([item.task_id for item in items])
+        self.allowed.acquire()
+        if self.is_away:
+            raise Unreachable("away")
+        refusal = Refused(409, "lease_lost", "late")
+        return [refusal if item.task_id in self.refused else None for item in items]
+
+
+def completion(outputs: int = 0) -> bodies.Complete:
+    output = {"output_index": 0, "dataset_uuid": uuid4(), "location": "s3://trace/x/"}
+    return bodies.Complete.model_validate(
+        {
+            "task_id": uuid4(),
+            "attempt": 1,
+            "lease_token": uuid4(),
+            "status": "Completed",
+            "outputs": [output] * outputs,
+        }
+    )
+
+
+def send_all(dispatcher: Dispatcher, sent: list[bodies.Complete]) -> list[Any]:
+    """Send the first one, the others while it is under way, and return what each caller got."""
+    completions = Completions(dispatcher)
+    with ThreadPoolExecutor(len(sent)) as pool:
+        calls = [pool.submit(completions.complete, sent[0], "token", STOP)]
+        eventually(lambda: len(dispatcher.calls) == 1, "the first call is under way")
+        for body in sent[1:]:
+            calls.append(pool.submit(completions.complete, body, "token", STOP))
+        eventually(lambda: len(completions._waiting) == len(sent) - 1, "the others wait")
+        dispatcher.allowed.release(len(sent))
+        return [call.exception() for call in calls]
+
+
+def test_completions_that_wait_share_the_next_call() -> None:
+    dispatcher, sent = Dispatcher(), [completion() for _ in range(6)]
+    assert send_all(dispatcher, sent) == [None] * 6
+    assert [len(call) for call in dispatcher.calls] == [1, 5]
+    assert {task for call in dispatcher.calls for task in call} == {body.task_id for body in sent}
+
+
+def test_a_refusal_reaches_only_its_own_caller() -> None:
+    dispatcher, sent = Dispatcher(), [completion() for _ in range(4)]
+    dispatcher.refused = {sent[2].task_id}
+    got = send_all(dispatcher, sent)
+    assert [getattr(error, "refusal", None) for error in got] == [None, None, "lease_lost", None]
+
+
+def test_an_outage_reaches_every_caller_and_the_next_one_is_sent() -> None:
+    dispatcher, sent = Dispatcher(), [completion() for _ in range(3)]
+    dispatcher.is_away = True
+    assert all(isinstance(error, Unreachable) for error in send_all(dispatcher, sent))
+    dispatcher.is_away = False
+    dispatcher.allowed.release()
+    Completions(dispatcher).complete(completion(), "token", STOP)
+
+
+def test_a_large_completion_is_sent_alone() -> None:
+    dispatcher = Dispatcher()
+    sent = [completion(), completion(outputs=21), completion(), completion()]
+    assert send_all(dispatcher, sent) == [None] * 4
+    assert sorted(len(call) for call in dispatcher.calls) in ([1, 1, 2], [1, 1, 1, 1])
+    assert [sent[1].task_id] in dispatcher.calls
+
+
+@pytest.mark.parametrize("count", [1, 120])
+def test_many_threads_are_all_answered(count: int) -> None:
+    dispatcher = Dispatcher()
+    dispatcher.allowed.release(count)
+    completions = Completions(dispatcher)
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(lambda _: completions.complete(completion(), "token", STOP), range(count)))
+    assert sum(map(len, dispatcher.calls)) == count
+    assert max(map(len, dispatcher.calls)) <= 50

@@ -4,14 +4,16 @@ import argparse
 import importlib
 import json
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.harness import Result
+from bench.harness import Result, show_progress
 
-# Group → module with `run() -> list[Result]`. The entries of a group share one setup.
+# Group → module with `run() -> Iterable[Result]`. The entries of a group share one setup.
 GROUPS = {
     "small_task_vs_spark": "bench.small_task",
     "ingest": "bench.ingest",
@@ -19,13 +21,18 @@ GROUPS = {
     "operators": "bench.operators",
     "compaction": "bench.compaction",
     "memory": "bench.memory",
-    "lifecycle": "bench.lifecycle",
+    "lifecycle_event_to_claim": "bench.latency",
+    "lifecycle_vs": "bench.lifecycle",
+    "lifecycle_claim_growth": "bench.growth",
     "routing": "bench.routing",
     "idle": "bench.idle",
+    "restart": "bench.restart",
     "deploy": "bench.deploy",
     "objects": "bench.objects",
+    "health": "bench.health",
     "query": "bench.query",
     "sink": "bench.sink",
+    "workers": "bench.workers",
 }
 
 
@@ -34,18 +41,27 @@ def main() -> int:
     parser.add_argument("--only", default="", help="run only groups whose name starts with this")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     arguments = parser.parse_args()
-    modules = [m for group, m in GROUPS.items() if group.startswith(arguments.only)]
-    if not modules:
+    groups = [group for group in GROUPS if group.startswith(arguments.only)]
+    if not groups:
         names = ", ".join(GROUPS)
         print(f"no group starts with {arguments.only!r}; the groups are {names}", file=sys.stderr)
         return 2
-    results: list[Result] = []
-    for module in modules:
-        results += importlib.import_module(module).run()
+    results = [result for group in groups for result in _run_group(group)]
     _print_results(results)
     if arguments.json:
         arguments.json.write_text(json.dumps([r.row() for r in results], indent=2) + "\n")
     return 0
+
+
+def _run_group(group: str) -> Iterator[Result]:
+    """Yield the results of a group, and show each as soon as it is known."""
+    show_progress(f"{group}: setting up")
+    began = time.monotonic()
+    for result in importlib.import_module(GROUPS[group]).run():
+        verdict = "met" if result.met() else "MISSED"
+        show_progress(f"{result.name}: {result.ratio:.2f}, goal {result.goal}: {verdict}")
+        yield result
+    show_progress(f"{group}: took {time.monotonic() - began:.0f} s")
 
 
 def _print_results(results: list[Result]) -> None:

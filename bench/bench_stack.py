@@ -74,6 +74,7 @@ class BenchStack:
             "TRACE_TLS_CERT": str(self.directory / "tls" / "server.pem"),
             "TRACE_TLS_KEY": str(self.directory / "tls" / "server.key"),
             "TRACE_TASK_KEYS_DIR": str(self.directory / "task"),
+            "TRACE_CERTIFICATE_KEYS_DIR": str(self.directory / "certificates"),
             "TRACE_USER_KEYS_DIR": str(self.directory / "user" / "public"),
             "TRACE_SERVICE_KEYS_DIR": str(self.directory / "service" / "public"),
             "TRACE_WORKER_TOKENS_FILE": str(self.directory / "worker"),
@@ -84,10 +85,11 @@ class BenchStack:
 
 def create_credentials(directory: Path) -> Path:
     """Create the keys, certificates and tokens that a Dispatcher needs."""
-    for part in ("tls", "task", "user", "service", "objects"):
+    for part in ("tls", "task", "user", "service", "certificates", "objects"):
         (directory / part).mkdir(mode=0o700)
     certificates.ensure(directory / "tls")
     keys.ensure_task_key(directory / "task")
+    keys.ensure_certificate_key(directory / "certificates")
     keys.ensure_user_token(directory / "user.jwt", keys.ensure_user_key(directory / "user"))
     keys.ensure_service_tokens(directory / "service", {"sink": directory / "sink" / "token"})
     keys.ensure_worker_token(directory / "worker")
@@ -132,7 +134,7 @@ def _wait_until_ready(stack: BenchStack, process: subprocess.Popen[bytes], *port
     The first start on a machine compiles and loads every module from a cold disk: allow minutes.
     """
     deadline = time.monotonic() + _START_TIMEOUT
-    is_ready = probes.https(str(stack.ca), *(f"https://127.0.0.1:{port}" for port in ports))
+    is_ready = probes.http(str(stack.ca), *(f"https://127.0.0.1:{port}" for port in ports))
     while not is_ready(process.pid):
         if process.poll() is not None:
             raise RuntimeError(f"the Dispatcher exited with code {process.returncode}")

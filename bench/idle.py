@@ -17,7 +17,7 @@ SECONDS = 30.0
 LIMIT = 0.02  # of one core
 
 
-def _run_trace(home: Path, *command: str) -> None:
+def run_trace(home: Path, *command: str) -> None:
     subprocess.run(
         [str(Path(sys.executable).with_name("trace")), *command],
         env={**os.environ, "TRACE_HOME": str(home)},
@@ -51,7 +51,7 @@ def run() -> list[Result]:
     """Divide the CPU time of an idle stack by the wall-clock time."""
     with tempfile.TemporaryDirectory(prefix="trace-idle-") as name:
         home = Path(name)
-        _run_trace(home, "up", "--detach")
+        run_trace(home, "up", "--detach")
         try:
             connection = json.loads((home / "connection.json").read_text())
             supervisor = psutil.Process(connection["supervisor_pid"])
@@ -62,6 +62,6 @@ def run() -> list[Result]:
                 t - before.get(pid, 0.0) for pid, t in _read_cpu_seconds(supervisor).items()
             )
         finally:
-            _run_trace(home, "down")
+            run_trace(home, "down")
     share = spent / SECONDS
     return [Result("idle_stack_cpu", share, LIMIT, "cores", share / LIMIT, "<= 1.0")]

@@ -6,13 +6,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
 import uvloop
 
-from bench import growth, latency, load
+from bench import load
 from bench.bench_stack import BenchStack, start_stack
 from bench.harness import Result, compare
 from trace_etl.lite.postgres import binaries
@@ -193,37 +193,27 @@ def pgbench(stack: BenchStack, clients: int) -> float:
     return float(match[1])
 
 
-def run() -> list[Result]:
+def run() -> Iterator[Result]:
     """Measure claim and complete over HTTPS, with tokens and fencing."""
-    with start_stack() as quiet:  # first, before autovacuum has work
-        results = latency.measure(quiet)
     with start_stack() as stack:
         deploy(stack)
         stack.execute(_PGBENCH_SETUP)
         ours_many(stack, 4)  # warm plans and caches
         for workers in WORKERS:
-            results.append(
-                compare(
-                    f"lifecycle_vs_pgqueuer[{workers}]",
-                    lambda n=workers: ours_many(stack, n),
-                    lambda n=workers: pgqueuer(stack, n),
-                    unit="tasks/s",
-                    goal=">= 1.0",
-                    rounds=ROUNDS,
-                )
+            yield compare(
+                f"lifecycle_vs_pgqueuer[{workers}]",
+                lambda n=workers: ours_many(stack, n),
+                lambda n=workers: pgqueuer(stack, n),
+                unit="tasks/s",
+                goal=">= 1.0",
+                rounds=ROUNDS,
             )
         for workers in WORKERS:
-            results.append(
-                compare(
-                    f"lifecycle_vs_pgbench[{workers}]",
-                    lambda n=workers: ours_single(stack, n),
-                    lambda n=workers: pgbench(stack, n),
-                    unit="tasks/s",
-                    goal=">= 0.5",
-                    rounds=ROUNDS,
-                )
+            yield compare(
+                f"lifecycle_vs_pgbench[{workers}]",
+                lambda n=workers: ours_single(stack, n),
+                lambda n=workers: pgbench(stack, n),
+                unit="tasks/s",
+                goal=">= 0.5",
+                rounds=ROUNDS,
             )
-        with start_stack() as empty:
-            deploy(empty)
-            results += growth.measure(stack, empty)
-    return results

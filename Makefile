@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ANVIL := $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installed)
+# Optional: without it, Trace computes the same in Python.
+NATIVE := $(if $(shell command -v cargo),$(VENV)/.native)
 UV := $(BIN)/uv
 # More workers than cores: many tests wait for processes and clocks.
 WORKERS ?= 4
@@ -14,7 +16,7 @@ export UV_SYSTEM_CERTS ?= 1
 # Some images set it. The tests start hundreds of processes, and each would compile every module.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-chain test-cluster test-peers test-liars test-s3 test-all packages prepared check format \
+.PHONY: help demo console console-check console-screenshots test test-browser test-chain test-cluster test-peers test-liars test-s3 test-all packages prepared native check format \
   bench reference lock clean
 
 help: ## List the targets
@@ -28,6 +30,15 @@ test: $(VENV)/.dev $(VENV)/.prepared ## Run the tests
 
 test-chain: $(VENV)/.dev $(VENV)/.prepared $(ANVIL) ## Run the tests against a real node (needs npm)
 	$(BIN)/pytest -n 0 tests/chain $(TESTS)
+
+test-browser: $(VENV)/.dev $(VENV)/.prepared web/node_modules/.installed ## Run the tests of the web console in a browser (needs npm and Chromium)
+	$(BIN)/pytest -n 0 tests/browser $(TESTS)
+
+console: web/node_modules/.installed ## Bundle the libraries of the web console again (needs npm)
+	node web/bundle.mjs
+
+console-screenshots: $(VENV)/.dev web/node_modules/.installed ## Take screenshots of every page of the console [SHOTS=directory]
+	$(BIN)/python tests/browser/screenshots.py $(or $(SHOTS),artifacts/console)
 
 test-cluster: $(VENV)/.dev $(VENV)/.prepared ## Run the quickstart on a standalone Spark cluster and through Spark Connect
 	$(BIN)/pytest -n 0 tests/cluster $(TESTS)
@@ -44,21 +55,27 @@ test-s3: $(VENV)/.dev $(VENV)/.prepared $(VENV)/ministack/.installed ## Run the 
 test-all: packages prepared ## Run all of these tests in one run
 	TRACE_REQUIRE_SANDBOX=1 $(BIN)/pytest -n $(WORKERS) -o 'norecursedirs=.* node_modules' $(TESTS)
 
-packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(VENV)/ministack/.installed $(ANVIL) ## Install the packages of all targets
+packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(VENV)/ministack/.installed $(ANVIL) $(NATIVE) web/node_modules/.installed ## Install the packages of all targets
 
 prepared: $(VENV)/.prepared ## Cache the JVM's classes in a file, so that Spark starts faster
+
+native: $(VENV)/.native ## Build the faster kernels of verification and install them (needs Rust)
 
 check: $(VENV)/.dev ## Check style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory console-check; else echo "no npm: the JavaScript of the console is not checked"; fi
+
+console-check: web/node_modules/.installed ## Check the types of the console's JavaScript (needs npm)
+	web/node_modules/.bin/tsc -p web
 
 format: $(VENV)/.dev ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Run the benchmarks [ONLY=name] [JSON=file]
+bench: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(NATIVE) ## Run the benchmarks [ONLY=name] [JSON=file]
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
 reference: $(VENV)/.dev ## Write the generated reference pages
@@ -75,6 +92,7 @@ lock: $(VENV)/.dev ## Pin the requirements from pyproject.toml
 	$(UV) pip compile $(LOCK) pyproject.toml --extra aws --group dev --group bench -c requirements/dev.txt -o requirements/bench.txt
 	$(UV) pip compile $(LOCK) requirements/ethereum-etl.in --override requirements/ethereum-etl.overrides -o requirements/ethereum-etl.txt
 	$(UV) pip compile $(LOCK) requirements/ministack.in -o requirements/ministack.txt
+	$(UV) pip compile $(LOCK) requirements/native.in -o requirements/native.txt
 
 LOCK := --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
@@ -90,13 +108,25 @@ $(VENV)/ministack/.installed: requirements/ministack.txt | $(VENV)/.bootstrap
 	$(UV) pip install --quiet --python $(VENV)/ministack/bin/python --require-hashes -r requirements/ministack.txt
 	@touch $@
 
+$(VENV)/.native: $(wildcard native/src/*.rs) native/Cargo.lock native/pyproject.toml requirements/native.txt | $(VENV)/.runtime
+	@command -v cargo >/dev/null || { echo "make native needs Rust with cargo; Trace works without it, with the same results" >&2; exit 1; }
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/native.txt
+	rm -rf native/target/wheels
+	$(BIN)/maturin build --quiet --release --locked --interpreter $(BIN)/python --manifest-path native/Cargo.toml
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --force-reinstall native/target/wheels/*.whl
+	@touch $@
+
 tests/chain/node_modules/.installed: tests/chain/package-lock.json
 	@command -v npm >/dev/null || { echo "make test-chain needs npm, which brings anvil, a real node (for Linux on x86-64; elsewhere: TRACE_ANVIL=path make test-chain)" >&2; exit 1; }
 	npm ci --prefix tests/chain --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+web/node_modules/.installed: web/package-lock.json
+	npm ci --prefix web --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
 clean: ## Remove everything that the other targets created
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse tests/chain/node_modules
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse tests/chain/node_modules web/node_modules native/target
 
 # --- the environment: each stamp includes the one before it --------------------------------------
 

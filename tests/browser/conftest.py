@@ -18,7 +18,8 @@ def world(
         yield made
 
 
-@pytest.fixture(scope="session")
+# Playwright's event loop runs in this thread until the browser closes: no other module may see it.
+@pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
     with open_browser() as opened:
         yield opened

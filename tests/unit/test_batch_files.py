@@ -164,7 +164,9 @@ def test_a_small_file_that_expands_is_refused_before_it_uses_the_memory(
     before = resource.getrlimit(resource.RLIMIT_DATA)
     columnar.use_plain_allocator()
     try:
-        with pytest.raises(BadBatch, match=r"(needs more than|has more than) 8388608 bytes of memory; split"):
+        with pytest.raises(
+            BadBatch, match=r"(needs more than|has more than) 8388608 bytes of memory; split"
+        ):
             artifact.read()
     finally:
         pa.set_memory_pool(usual)

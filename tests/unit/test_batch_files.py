@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_a_small_file_that_expands_is_refused_before_it_uses_the_memory(
     artifact.batch = artifact.batch.model_copy(update={"content_type": content_type})
     monkeypatch.setattr(columnar, "MAX_DECODER_BYTES", 8 * 2**20)
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    columnar.use_plain_allocator()
+    pa.set_memory_pool(pa.system_memory_pool())
     try:
         with pytest.raises(
             BadBatch, match=r"(needs more than|has more than) 8388608 bytes of memory; split"
@@ -171,3 +172,31 @@ def test_a_small_file_that_expands_is_refused_before_it_uses_the_memory(
     finally:
         pa.set_memory_pool(usual)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+FIRST_FILE = """
+import resource, sys
+from pathlib import Path
+from trace_etl.sink import columnar
+
+def read_data_size():
+    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+
+columnar.MAX_DECODER_BYTES = 4 * 2**30
+before = read_data_size()
+columnar.read_parquet(sys.stdin.buffer.read(), None)
+print(read_data_size() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit needs Linux")
+def test_the_allocator_reserves_no_memory_with_the_first_file_of_a_process() -> None:
+    output = pa.BufferOutputStream()
+    pq.write_table(pa.table({"n": [1, 2, 3]}), output)
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_FILE],
+        input=output.getvalue().to_pybytes(),
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 100 * 2**20

@@ -15,7 +15,6 @@ from trace_etl.http.sink_client import SinkClient
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.queues.queue import Queue
-from trace_etl.sink.columnar import use_plain_allocator
 from trace_etl.sink.retired_tables import sweep
 from trace_etl.sink.settings import SinkSettings
 from trace_etl.sink.sink import QUEUE, Sink
@@ -28,7 +27,6 @@ def main() -> int:
     cfg = SinkSettings()  # pyright: ignore[reportCallIssue] - filled from the environment
     logs.configure("sink", cfg.log_level)
     exit_on_signals()
-    use_plain_allocator()
     for name in migrations.apply(cfg.data_dsn):
         _log.info("migration_applied", name=name)
     stop = stop_on_signals()

@@ -80,8 +80,8 @@ def _read_record_batches(opened: Any, content: bytes, what: str) -> Any:
 def limit_memory(size: int) -> Generator[None]:
     """Let this process allocate only so many bytes more. Then allocations fail with MemoryError.
 
-    The limit holds for all threads. It counts what the allocator takes from the kernel, so the sink
-    uses an allocator that takes no memory in advance (`use_plain_allocator`).
+    The limit holds for all threads. It counts what the allocator takes from the kernel, so the package
+    chooses an allocator that takes no memory in advance.
     """
     if sys.platform != "linux":
         yield
@@ -94,11 +94,6 @@ def limit_memory(size: int) -> Generator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def use_plain_allocator() -> None:
-    """Make Arrow allocate with malloc, which asks the kernel for each large buffer."""
-    pa.set_memory_pool(pa.system_memory_pool())
 
 
 def _check_size(rows: int, size: int) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -22,6 +23,11 @@ def parameters(label: str) -> dict[str, Any]:
     return {p["name"]: p for p in PATHS[path][method.lower()].get("parameters", [])}
 
 
+def required_query(label: str) -> list[str]:
+    return [n for n, p in parameters(label).items() if p["in"] == "query" and p["required"]]
+
+
+QUERY = {"until": "2030-01-01T00:00:00Z"}
 LISTS = [label for label in ROLES if "limit" in parameters(label) and "{" not in label]
 # A route without a body must answer 404 because of its path alone.
 ADDRESSED = [
@@ -46,7 +52,8 @@ class OtherOrg:
             **self.ids,
             "name": self.dataset if "/datasets/" in label else self.dag,
         }
-        return re.sub(r"\{(\w+)\}", lambda match: names[match[1]], label.split(" ")[1])
+        path = re.sub(r"\{(\w+)\}", lambda match: names[match[1]], label.split(" ")[1])
+        return f"{path}?{urlencode({name: QUERY[name] for name in required_query(label)})}"
 
 
 @pytest.fixture(scope="module")

@@ -70,12 +70,18 @@ class CronTrigger:
     async def _refresh_jobs(self, now: datetime) -> None:
         last_ticks: dict[CronJob, datetime] = {}
         for job in await self.api.cron_jobs():
-            last_ticks[job] = self._last_ticks.get(job) or await self._find_start(job, now)
+            try:
+                last_ticks[job] = self._last_ticks.get(job) or await self._find_start(job, now)
+            except Conflict as error:  # its DAG was undeployed since the list was read
+                _log.info("job_removed", dag=job.dag, job=job.job, error=str(error))
         self._last_ticks = last_ticks
         self.metrics.jobs.set(len(last_ticks))
 
     async def _find_start(self, job: CronJob, now: datetime) -> datetime:
-        """Return the time after which ticks are due: the last fired tick, or now for a new job."""
+        """Return the time after which ticks are due: the last fired tick, or now for a new job.
+
+        Raises Conflict if the job is no longer deployed.
+        """
         last = await self.api.last_tick(job, now)
         # A tick of the current second is still due.
         return now - timedelta(seconds=1) if last is None else last

@@ -4,6 +4,7 @@ from datetime import datetime
 from uuid import UUID
 
 from trace_etl.api.user.schedules import ScheduleItem
+from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 
@@ -29,10 +30,12 @@ async def list_schedules(
 
 # A range of one number is a tick of an earlier release.
 _LAST_TICK = """
-WITH newest AS (
+WITH deployed AS (
+    SELECT j.job_id FROM jobs j JOIN dags g USING (dag_id)
+     WHERE j.org_id = %(org_id)s AND j.active AND g.name = %(dag)s AND j.name = %(job)s
+), newest AS (
     SELECT t.partition_key, t.range_start, t.range_end
-      FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
-     WHERE t.org_id = %(org_id)s AND g.name = %(dag)s AND j.name = %(job)s
+      FROM tasks t JOIN deployed USING (job_id)
      ORDER BY t.created_at DESC, t.task_id DESC LIMIT 100
 ), tick AS (
     SELECT CASE WHEN partition_key ~ '^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}Z$'
@@ -41,14 +44,16 @@ WITH newest AS (
                 THEN to_timestamp(range_start) END AS at
       FROM newest
 )
-SELECT max(at) FROM tick WHERE at <= %(until)s
+SELECT (SELECT max(at) FROM tick WHERE at <= %(until)s) FROM deployed
 """
 
 
 async def find_last_tick(
     conn: Conn, org_id: UUID, dag: str, job: str, *, until: datetime
 ) -> datetime | None:
-    """Return the newest tick up to a time, among the newest tasks of a job."""
+    """Return the newest tick up to a time, among the newest tasks of a job. Raises NotFound."""
     values = {"org_id": org_id, "dag": dag, "job": job, "until": until}
     row = await (await conn.execute(_LAST_TICK, values)).fetchone()
-    return row[0] if row else None
+    if row is None:
+        raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace jobs` lists them")
+    return row[0]

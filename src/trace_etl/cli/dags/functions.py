@@ -116,9 +116,10 @@ def try_function(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a function once in the sandbox, with queries on the stack.
+    """Run a function once in the sandbox.
 
-    Nothing is published: the rows of the function are printed. Exit code 1 if the function failed.
+    It may query the datasets of the stack. Nothing is published: the rows of the function are printed.
+    Exit code 1 if the function failed.
     """
     from trace_etl import logs
     from trace_etl.dag.runtimes import BadRuntimes, load_runtimes

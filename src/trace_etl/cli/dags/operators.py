@@ -7,7 +7,10 @@ from trace_etl.cli.output import print_json, print_rows
 
 
 def operators(wide: WideOption = False, as_json: JsonOption = False) -> None:
-    """List the operators that jobs can use, with those of installed packages."""
+    """List the operators that jobs can use.
+
+    Operators of installed packages are included.
+    """
     from trace_etl.dag.operator_docs import read_summary
     from trace_etl.dag.operators import NAMEABLE, OPERATORS, PACKAGED
 

@@ -78,7 +78,7 @@ def list_unused(
     wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List unused storage, in the order of deletion."""
+    """List unused storage, next to delete first."""
     table = _unused_table("Nothing is unused.", "trace storage unused")
     print_list(home, "/v1/storage/unused", table, as_json=as_json, limit=limit, after=after)
 

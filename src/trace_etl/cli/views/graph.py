@@ -35,7 +35,7 @@ def graph(
     wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the jobs of a DAG, what each reads, and its tasks."""
+    """Show the jobs of a DAG and their inputs."""
     with session(home) as client:
         answer = client.get(f"/v1/dags/{quote_segment(dag)}/graph")
     print_answer(answer, as_json, lambda found: _print_graph(found, dag))

@@ -34,7 +34,7 @@ _FAILURES = ListTable(
 
 
 def overview(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """Sum up what runs, waits and failed, and how far each followed chain is."""
+    """Show health, task counts and chain lags."""
     with session(home) as client:
         answer = client.get("/v1/overview")
     print_answer(answer, as_json, _print_overview)

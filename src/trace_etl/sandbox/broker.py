@@ -17,7 +17,7 @@ import httpx
 import structlog
 
 from trace_etl.model.errors import UseCredentials
-from trace_etl.sandbox.s3_objects import AttemptObjects
+from trace_etl.sandbox.s3_objects import TaskObjectStore
 from trace_etl.sandbox.strict_http import (
     MAX_BODY,
     RequestRefused,
@@ -83,7 +83,7 @@ class BrokeredAttempt:
 
     identity: AttemptIdentity
     published: dict[str, PublishedRows] = field(default_factory=dict[str, PublishedRows])
-    objects: AttemptObjects = field(default_factory=AttemptObjects)
+    objects: TaskObjectStore = field(default_factory=TaskObjectStore)
 
     def count(self, sent: Mapping[str, Any]) -> None:
         """Count a batch that the platform accepted."""

@@ -46,7 +46,7 @@ class _Address:
         return f"s3://{self.bucket}/{self.key.rpartition('/')[0]}/"
 
 
-class AttemptObjects:
+class TaskObjectStore:
     """Reads and writes objects of one attempt, and keeps its credentials until they end."""
 
     def __init__(self) -> None:

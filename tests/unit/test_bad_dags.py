@@ -12,7 +12,12 @@ from trace_etl.model.errors import Invalid
 
 CORPUS = Path(__file__).parent / "bad_dags"
 INVALID = sorted(path.stem for path in CORPUS.glob("*.yaml"))
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*/dag.yaml"))
+# The operator of `operators` belongs to a package of its own: `test_operator_host` installs it.
+EXAMPLES = sorted(
+    path
+    for path in (Path(__file__).parents[2] / "examples").glob("*/dag.yaml")
+    if path.parent.name != "operators"
+)
 
 
 @pytest.mark.parametrize("name", INVALID)

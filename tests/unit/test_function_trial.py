@@ -1,5 +1,6 @@
 """Trials of functions: the real sandbox and broker, and a platform that keeps everything to itself."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,35 @@ def test_a_trial_collects_what_a_function_does(tmp_path: Path, runtime: str) -> 
 
 
 @pytest.mark.usefixtures("sandbox")
-def test_a_function_that_fails_says_why(tmp_path: Path) -> None:
-    (tmp_path / "rule.py").write_text("def handler(event, context): raise ValueError('broken')")
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("raise ValueError('broken')", "broken"),
+        ("context.task.publish([{}], 'x')", "unknown_output: the task has no output x"),
+    ],
+)
+def test_a_function_that_fails_says_why(tmp_path: Path, statement: str, message: str) -> None:
+    (tmp_path / "rule.py").write_text(f"def handler(event, context): {statement}")
     trial, _ = run(tmp_path, "ecs_udf_python")
-    assert isinstance(trial.error, FunctionFailed) and "broken" in trial.error.detail
+    assert isinstance(trial.error, FunctionFailed) and message in trial.error.detail
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_two_copies_of_a_task_do_not_replace_each_others_rows(tmp_path: Path) -> None:
+    code = """
+        import os
+        def handler(event, context):
+            if os.fork() == 0:
+                context.task.publish([{"n": 1}])
+                os._exit(0)
+            os.wait()
+            context.task.publish([{"n": 2}])
+    """
+    (tmp_path / "rule.py").write_text(textwrap.dedent(code))
+    trial, _ = run(tmp_path, "ecs_udf_python")
+    assert trial.published == {"alerts": [{"n": 1}]}
+    assert isinstance(trial.error, FunctionFailed)
+    assert "precondition_failed" in trial.error.detail
 
 
 @pytest.mark.parametrize("runtime", ["ecs_udf_python", "lambda"])

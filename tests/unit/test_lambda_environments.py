@@ -167,6 +167,37 @@ def test_invocations_share_a_warm_environment(lambdas: Lambdas, client: str) -> 
     assert lambdas.idle() == 1
 
 
+PYTHON_TASKS = """
+from trace_etl.sdk import Task
+
+def handler(event, context):
+    tasks = [context.task, context.task, Task(event), Task(event)]
+    for number, task in enumerate(tasks):
+        task.publish([{"id": number}])
+"""
+NODE_TASKS = """
+import { Task } from "trace-etl";
+export const handler = async (event, context) => {
+  const tasks = [context.task, context.task, new Task(event), new Task(event)];
+  for (const [number, task] of tasks.entries()) await task.publish([{ id: number }]);
+};
+"""
+
+
+@pytest.mark.parametrize("files", [{"rule.py": PYTHON_TASKS}, {"rule.mjs": NODE_TASKS}])
+def test_every_batch_of_an_attempt_is_an_object_of_its_own(
+    lambdas: Lambdas, files: dict[str, str | bytes]
+) -> None:
+    lambdas.invoke(lambdas.push(files))
+    calls = [(path, body) for _, path, body in lambdas.services.calls]
+    root = "/v1/task/objects/"
+    written = {"s3://" + p.removeprefix(root): body for p, body in calls if p.startswith(root)}
+    uris = [body["batch_uri"] for path, body in calls if path.endswith("/buffer-publish")]
+    assert [json.loads(written[uri]) for uri in uris] == [{"id": n} for n in range(4)]
+    names = [uri.rpartition("/")[2] for uri in uris]
+    assert [name.split("-")[2] for name in names] == [f"{n:05d}.jsonl" for n in (0, 1, 0, 0)]
+
+
 STATEFUL = """
 import os, pathlib
 seen = []

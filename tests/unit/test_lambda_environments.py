@@ -117,7 +117,7 @@ def lambdas(tmp_path: Path) -> Iterator[Lambdas]:
             tmp_path / "functions",
             upstream,
             lambda program, on_output: SandboxedProcess(program, on_output=on_output),
-            max_environments=3,
+            max_environments=4,
             idle_seconds=None,
         )
         yield Lambdas(tmp_path, services, pool)
@@ -372,11 +372,13 @@ def test_a_bundle_without_its_handler_is_refused(lambdas: Lambdas) -> None:
 
 
 def test_the_environments_that_were_unused_for_longest_make_room(lambdas: Lambdas) -> None:
-    hashes = [lambdas.push({"rule.py": STATEFUL + f"# {n}"}) for n in range(4)]
-    for sha256 in hashes:
+    hashes = [lambdas.push({"rule.py": STATEFUL + f"# {n}"}) for n in range(5)]
+    for number, sha256 in enumerate(hashes[:4], 1):
         lambdas.invoke(sha256)
-    assert lambdas.idle() == 3
-    assert "seen 2" in lambdas.invoke(hashes[3])[1]
+        assert lambdas.idle() == number  # as long as there is room, each is kept
+    lambdas.invoke(hashes[4])
+    assert lambdas.idle() == 4
+    assert "seen 2" in lambdas.invoke(hashes[4])[1]
     assert "seen 1" in lambdas.invoke(hashes[0])[1]
 
 

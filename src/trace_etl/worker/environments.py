@@ -227,7 +227,8 @@ class EnvironmentPool:
         """End the idle environments that were unused for longest, if there are too many."""
         entries = [(e.used, key, e) for key, idle in self._idle.items() for e in idle]
         entries.sort(key=lambda entry: entry[0])
-        for _, key, environment in entries[: len(entries) + self._busy - self.max_environments]:
+        surplus = max(0, len(entries) + self._busy - self.max_environments)
+        for _, key, environment in entries[:surplus]:
             self._idle[key].remove(environment)
             environment.kill()
 

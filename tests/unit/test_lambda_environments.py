@@ -79,7 +79,7 @@ class Lambdas:
     def __init__(self, directory: Path, services: Platform, pool: EnvironmentPool) -> None:
         self.directory, self.services, self.pool = directory, services, pool
         self.objects = FileStore(directory / "objects")
-        entries = {"lambda": shipped_runtimes().entries["lambda"]}
+        entries = dict.fromkeys(["lambda", "brief"], shipped_runtimes().entries["lambda"])
         self.runner = LambdaRunner(Bundles(self.objects, entries), pool)
 
     def push(self, files: dict[str, str | bytes]) -> str:
@@ -118,7 +118,7 @@ def lambdas(tmp_path: Path) -> Iterator[Lambdas]:
             upstream,
             lambda program, on_output: SandboxedProcess(program, on_output=on_output),
             max_environments=4,
-            idle_seconds=None,
+            idle_limits={"lambda": None, "brief": 0},
         )
         yield Lambdas(tmp_path, services, pool)
         pool.close()
@@ -165,6 +165,14 @@ def test_invocations_share_a_warm_environment(lambdas: Lambdas, client: str) -> 
     expected = [(i.capability_token, str(i.task_id), 2) for i, _ in calls]
     assert lambdas.services.published() == expected
     assert lambdas.idle() == 1
+
+
+def test_an_idle_environment_ends_with_the_idle_timeout_of_its_runtime(lambdas: Lambdas) -> None:
+    sha256 = lambdas.push({"rule.py": "def handler(event, context): pass"})
+    for runtime in ("lambda", "brief"):
+        lambdas.invoke(sha256, runtime=runtime)
+    eventually(lambda: lambdas.idle() == 1)
+    assert [key.runtime for key in lambdas.pool._idle] == ["lambda"]
 
 
 PYTHON_TASKS = """

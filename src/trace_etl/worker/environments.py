@@ -8,7 +8,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ _log = structlog.stdlib.get_logger()
 _START_SECONDS = 60.0
 _SUSPEND_AFTER = 0.1
 """Seconds without an invocation after which the processes of an environment are stopped."""
+_CHECK_SECONDS = 60.0
 _MAX_AGE = 3000.0
 Start = Callable[[Program, Callable[[bytes], None]], RunningProgram]
 
@@ -165,8 +166,8 @@ class EnvironmentPool:
     upstream: PlatformClients
     start: Start
     max_environments: int
-    idle_seconds: float | None
-    """How long an idle environment is kept. None: as long as there is room."""
+    idle_limits: Mapping[str, float | None]
+    """How long an idle environment of each runtime is kept. None: as long as there is room."""
     _idle: dict[EnvironmentKey, list[Environment]] = field(
         default_factory=dict[EnvironmentKey, list[Environment]]
     )
@@ -208,20 +209,15 @@ class EnvironmentPool:
                 return
         environment.kill()
 
-    def cool(self) -> None:
-        """End all idle environments."""
-        with self._changed:
-            ending = [e for idle in self._idle.values() for e in idle]
-            self._idle.clear()
-        for environment in ending:
-            environment.kill()
-
     def close(self) -> None:
         """End all idle environments, and keep none from now on."""
         self._closed.set()
-        self.cool()
         with self._changed:
+            ending = [e for idle in self._idle.values() for e in idle]
+            self._idle.clear()
             self._changed.notify_all()
+        for environment in ending:
+            environment.kill()
 
     def _make_room(self) -> None:
         """End the idle environments that were unused for longest, if there are too many."""
@@ -244,13 +240,19 @@ class EnvironmentPool:
                         environment.suspend_if_idle()
 
     def _next_check(self) -> float:
-        return 60.0 if self.idle_seconds is None else max(1.0, self.idle_seconds / 4)
+        now = time.monotonic()
+        ends = [e.used + self._limit(key) - now for key, idle in self._idle.items() for e in idle]
+        return max(0.0, min([_CHECK_SECONDS, *ends]))
+
+    def _limit(self, key: EnvironmentKey) -> float:
+        limit = self.idle_limits[key.runtime]
+        return float("inf") if limit is None else limit
 
     def _end_old(self) -> None:
         now = time.monotonic()
         for key, idle in list(self._idle.items()):
-            limit = float("inf") if self.idle_seconds is None else self.idle_seconds
-            old = [e for e in idle if not e.is_usable() or now - e.used > limit]
+            limit = self._limit(key)
+            old = [e for e in idle if not e.is_usable() or now - e.used >= limit]
             for environment in old:
                 idle.remove(environment)
                 environment.kill()

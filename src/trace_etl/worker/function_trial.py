@@ -177,7 +177,8 @@ def _run(
     )
     if bundles.runtime(task).launcher != "lambda":
         return FunctionRunner(bundles, upstream, place, start).run(task, link)
-    pool = EnvironmentPool(place, upstream, start, max_environments=1, idle_seconds=None)
+    limits = {task.runtime: None}
+    pool = EnvironmentPool(place, upstream, start, max_environments=1, idle_limits=limits)
     runner = LambdaRunner(bundles, pool)
     timer = threading.Timer(task.timeout_seconds, runner.cancel, [task.task_id])
     timer.start()

@@ -68,10 +68,6 @@ class LambdaRunner:
         if environment is not None:
             environment.kill()
 
-    def cool(self) -> None:
-        """End all idle environments."""
-        self.environments.cool()
-
     def _prepare(self, task: TaskPayload, place: Path) -> Program:
         assert task.udf
         self.bundles.unpack(task.udf, place / "bundle")

@@ -41,7 +41,9 @@ EVENT: dict[str, Any] = {
 }
 
 
-def run(directory: Path, runtime: str, event: dict[str, Any] = EVENT) -> tuple[Trial, list[Any]]:
+def run(
+    directory: Path, runtime: str, event: dict[str, Any] = EVENT, **limits: object
+) -> tuple[Trial, list[Any]]:
     queries: list[Any] = []
 
     def query(sql: str, params: Any) -> httpx.Response:
@@ -50,7 +52,7 @@ def run(directory: Path, runtime: str, event: dict[str, Any] = EVENT) -> tuple[T
 
     bundle = build_bundle(directory)
     task = make_task(event, bundle, name="rule", handler="rule.handler", runtime=runtime)
-    entry = shipped_runtimes().entries[runtime]
+    entry = shipped_runtimes().entries[runtime].model_copy(update=limits)
     return run_trial(task, bundle, entry, list_views(event), query), queries
 
 
@@ -80,6 +82,22 @@ def test_a_function_that_fails_says_why(tmp_path: Path, statement: str, message:
     (tmp_path / "rule.py").write_text(f"def handler(event, context): {statement}")
     trial, _ = run(tmp_path, "ecs_udf_python")
     assert isinstance(trial.error, FunctionFailed) and message in trial.error.detail
+
+
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.parametrize("runtime", ["ecs_udf_python", "lambda"])
+def test_no_limit_is_below_those_of_the_job_and_the_runtime(tmp_path: Path, runtime: str) -> None:
+    code = """
+        import resource
+        def handler(event, context):
+            print("seconds", resource.getrlimit(resource.RLIMIT_CPU)[0])
+            with open("/tmp/large", "wb") as file:
+                file.truncate(300 << 20)
+    """
+    (tmp_path / "rule.py").write_text(textwrap.dedent(code))
+    trial, _ = run(tmp_path, runtime, {**EVENT, "timeout_seconds": 5000}, temporary_mib=300)
+    assert trial.error is None, trial.error
+    assert int(trial.output.split()[1]) >= 5000
 
 
 @pytest.mark.usefixtures("sandbox")

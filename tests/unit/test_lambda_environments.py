@@ -265,6 +265,14 @@ def test_another_bundle_gets_an_environment_of_its_own(lambdas: Lambdas) -> None
     assert a.udf and b.udf and make_key(a, a.udf) != make_key(b, b.udf)
 
 
+def test_an_environment_is_used_again_only_if_it_lives_for_the_timeout(lambdas: Lambdas) -> None:
+    sha256 = lambdas.push({"rule.py": STATEFUL})
+    assert "seen 1 1" in lambdas.invoke(sha256, timeout_seconds=300)[1]
+    assert "seen 2 1" in lambdas.invoke(sha256, timeout_seconds=3000)[1]
+    assert "seen 1 1" in lambdas.invoke(sha256, timeout_seconds=7200)[1]
+    assert "seen 2 1" in lambdas.invoke(sha256, timeout_seconds=7200)[1]
+
+
 LINGERING = """
 import threading, time
 from trace_etl.sdk import Task

@@ -29,7 +29,6 @@ _START_SECONDS = 60.0
 _SUSPEND_AFTER = 0.1
 """Seconds without an invocation after which the processes of an environment are stopped."""
 _CHECK_SECONDS = 60.0
-_MAX_AGE = 3000.0
 Start = Callable[[Program, Callable[[bytes], None]], RunningProgram]
 
 
@@ -53,7 +52,8 @@ class Environment:
         self, place: Path, program: Program, upstream: PlatformClients, start: Start
     ) -> None:
         """Start the program in `place`, which has the bundle. Raises TraceError, OSError."""
-        self.place, self.born, self.used = place, time.monotonic(), time.monotonic()
+        self.place, self.used = place, time.monotonic()
+        self.ends = time.monotonic() + program.limits.wall_seconds
         self.is_suspended = False
         self._tail, self._on_output = bytearray(), _drop
         self._ended: Ended | TraceError | OSError | None = None
@@ -116,9 +116,9 @@ class Environment:
         """End all processes at once."""
         self._process.kill()
 
-    def is_usable(self) -> bool:
-        """Return whether another invocation may run here."""
-        return self.ended is None and time.monotonic() - self.born < _MAX_AGE
+    def is_usable(self, seconds: float = 0.0) -> bool:
+        """Return whether another invocation may run here, for as long as this."""
+        return self.ended is None and time.monotonic() + seconds < self.ends
 
     def _write(self, part: bytes) -> None:
         self._tail += part
@@ -178,13 +178,18 @@ class EnvironmentPool:
     def __post_init__(self) -> None:
         threading.Thread(target=self._tend, name="environments", daemon=True).start()
 
-    def take(self, key: EnvironmentKey, prepare: Callable[[Path], Program]) -> Environment:
-        """Return an idle environment of this key, else a new one. Raises TraceError, OSError."""
+    def take(
+        self, key: EnvironmentKey, seconds: float, prepare: Callable[[Path], Program]
+    ) -> Environment:
+        """Return an environment of this key for an invocation of at most `seconds`.
+
+        It is an idle one that lives for so long, else a new one. Raises TraceError, OSError.
+        """
         with self._changed:
             self._busy += 1
             idle = self._idle.get(key, [])
             while idle:
-                if (found := idle.pop()).is_usable():
+                if (found := idle.pop()).is_usable(seconds):
                     return found
                 found.kill()
             self._make_room()

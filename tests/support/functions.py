@@ -25,6 +25,8 @@ class Platform:
     calls: list[tuple[str, str, Any]] = field(default_factory=list[tuple[str, str, Any]])
     """Token, path and body of each call."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    cancel_requested: bool = False
+    """What a heartbeat answers."""
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         token = request.headers["X-Trace-Task-Capability"]
@@ -34,7 +36,7 @@ class Platform:
             self.calls.append((token, request.url.path, body))
         if request.url.path == "/v1/task/query":
             return httpx.Response(200, json={"columns": [{"name": "n"}], "rows": [[1], [2]]})
-        return httpx.Response(200, json={"cancel_requested": False})
+        return httpx.Response(200, json={"cancel_requested": self.cancel_requested})
 
     def published(self) -> list[tuple[str, str, int]]:
         """List what was published: token, task and number of rows."""

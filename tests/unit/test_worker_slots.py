@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from queue import Empty, Queue
 from typing import Any, cast
@@ -10,8 +11,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from support.spark_tasks import task
+from support.waiting import eventually
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.queues.queue import Message
+from trace_etl.spark.errors import TaskCanceled
 from trace_etl.worker.settings import ServedRuntimes
 from trace_etl.worker.slots import Slots
 
@@ -49,6 +52,8 @@ class AcceptingDispatcher:
 
     def __init__(self, payloads: list[bodies.TaskPayload]) -> None:
         self._payloads = {payload.task_id: payload for payload in payloads}
+        self.heartbeats = 0
+        self.results: list[bodies.Complete] = []
 
     def claim(self, task_id: UUID, worker_id: str, stop: threading.Event) -> bodies.Claimed:
         return bodies.Claimed(
@@ -59,26 +64,37 @@ class AcceptingDispatcher:
             task=self._payloads[task_id],
         )
 
-    def complete(self, *call: object) -> None:
+    def heartbeat(self, *call: object, timeout: float) -> bodies.HeartbeatAccepted:
+        self.heartbeats += 1
+        return bodies.HeartbeatAccepted(lease_expires_at=datetime.now(UTC))
+
+    def log(self, *call: object) -> None:
         pass
+
+    def complete(self, body: bodies.Complete, *call: object) -> None:
+        self.results.append(body)
 
 
 class Running:
     """A runner whose tasks run until they are canceled."""
 
     isolation = None
+    is_canceled = False
 
     def __init__(self) -> None:
         self.started: Queue[str] = Queue()
-        self._over = threading.Event()
+        self.over = threading.Event()
 
     def run(self, task: bodies.TaskPayload, link: object = None) -> bodies.TaskResult:
         self.started.put(task.operator)
-        self._over.wait(120)
+        self.over.wait(120)
+        if self.is_canceled:
+            raise TaskCanceled("canceled")
         return bodies.TaskResult()
 
     def cancel(self, task_id: UUID, within: float) -> None:
-        self._over.set()
+        self.is_canceled = True
+        self.over.set()
 
 
 ONE_SLOT = ServedRuntimes({}, {"ecs_python": 1}, 1)
@@ -136,3 +152,48 @@ def test_a_full_queue_does_not_delay_another_one() -> None:
     assert {next(started), next(started)} == {"slow1", "sql"}
     with pytest.raises(Empty):
         next(started)
+
+
+@contextmanager
+def stopping(drain_seconds: float) -> Iterator[tuple[AcceptingDispatcher, Running]]:
+    """Tell a worker to stop while its task runs, and wait until it has stopped."""
+    payloads = [
+        task("sql", {}, ["rows"]).model_copy(update={"heartbeat_seconds": 0.05}) for _ in range(2)
+    ]
+    dispatcher, runner, stop = AcceptingDispatcher(payloads), Running(), threading.Event()
+    slots = Slots(
+        cast("Any", WakeUps([payload.task_id for payload in payloads])),
+        cast("Any", dispatcher),
+        runner,
+        ONE_SLOT,
+        worker_id="w",
+        stop=stop,
+        drain_seconds=drain_seconds,
+    )
+    thread = threading.Thread(target=slots.run)
+    thread.start()
+    try:
+        assert runner.started.get(timeout=300) == "sql"
+        stop.set()
+        yield dispatcher, runner
+    finally:
+        if drain_seconds:
+            runner.over.set()
+        thread.join(300)
+        assert not thread.is_alive()
+
+
+def test_a_worker_that_stops_lets_its_task_end_and_claims_no_other() -> None:
+    with stopping(drain_seconds=3600) as (dispatcher, runner):
+        before = dispatcher.heartbeats
+        eventually(lambda: dispatcher.heartbeats > before + 2 or dispatcher.results, "it goes on")
+        runner.over.set()
+    assert [result.status for result in dispatcher.results] == ["Completed"]
+    assert runner.started.empty()
+
+
+def test_a_task_that_does_not_end_in_time_is_interrupted() -> None:
+    with stopping(drain_seconds=0) as (dispatcher, _):
+        pass
+    [result] = dispatcher.results
+    assert (result.status, result.error_code) == ("Failed", "worker_stopped")

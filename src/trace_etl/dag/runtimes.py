@@ -75,7 +75,9 @@ class Runtime(BaseModel):
         for name in sorted(self.model_fields_set & _APPLIED_BY.keys()):
             if self.launcher not in (allowed := _APPLIED_BY[name]):
                 launchers = " or ".join(allowed)
-                raise ValueError(f"{name} has an effect only with the launcher {launchers}; remove it")
+                raise ValueError(
+                    f"{name} has an effect only with the launcher {launchers}; remove it"
+                )
         return self
 
     @property

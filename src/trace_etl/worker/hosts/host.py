@@ -91,7 +91,7 @@ class OperatorHost:
         self._runs: dict[int, tuple[HostedRun, TaskPayload]] = {}
 
     def serve(self) -> bool:
-        """Serve until the worker says stop. False: the worker has gone without a word."""
+        """Serve until the worker sends `stop`. False: the worker ended without sending it."""
         while (message := self._frames.receive()) is not None:
             if message["kind"] == "stop":
                 return True
@@ -105,7 +105,8 @@ class OperatorHost:
         elif kind == "warm":
             threading.Thread(target=self._warm, name="warm").start()
         elif kind == "metrics":
-            self._frames.send("metrics", text=generate_latest(REGISTRY).decode())
+            text = generate_latest(REGISTRY).decode()
+            self._frames.send("metrics", number=message["number"], text=text)
         elif message["run"] in self._runs:
             self._pass_on(*self._runs[message["run"]], message)
 

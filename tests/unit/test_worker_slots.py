@@ -24,18 +24,20 @@ class WakeUps:
 
     def __init__(self, task_ids: list[UUID], queues: list[str] | None = None) -> None:
         names = queues or ["ecs_python"] * len(task_ids)
+        self.deleted: list[str] = []
         self._messages = [
             Message(queue, {"task_id": str(task_id)}, f"{n}.1", 1)
             for n, (task_id, queue) in enumerate(zip(task_ids, names, strict=True))
         ]
 
-    def receive(self, *, stop: threading.Event, queues: list[str], **options: Any) -> list[Message]:
-        for message in self._messages:
-            if message.queue in queues:
-                self._messages.remove(message)
-                return [message]
-        stop.wait(0.01)
-        return []
+    def receive(
+        self, *, limit: int, stop: threading.Event, queues: list[str], **options: Any
+    ) -> list[Message]:
+        found = [message for message in self._messages if message.queue in queues][:limit]
+        self._messages = [message for message in self._messages if message not in found]
+        if not found:
+            stop.wait(0.01)
+        return found
 
     def stay_connected(self) -> None:
         pass
@@ -44,7 +46,7 @@ class WakeUps:
         pass
 
     def delete(self, message: Message) -> None:
-        pass
+        self.deleted.append(message.body["task_id"])
 
 
 class AcceptingDispatcher:
@@ -52,10 +54,22 @@ class AcceptingDispatcher:
 
     def __init__(self, payloads: list[bodies.TaskPayload]) -> None:
         self._payloads = {payload.task_id: payload for payload in payloads}
+        self.claims: list[list[UUID]] = []
         self.heartbeats = 0
         self.results: list[bodies.Complete] = []
 
+    def claim_many(
+        self, task_ids: list[UUID], worker_id: str, stop: threading.Event
+    ) -> dict[UUID, bodies.Claimed]:
+        self.claims.append(task_ids)
+        known = [task_id for task_id in task_ids if task_id in self._payloads]
+        return {task_id: self._claim(task_id) for task_id in known}
+
     def claim(self, task_id: UUID, worker_id: str, stop: threading.Event) -> bodies.Claimed:
+        self.claims.append([task_id])
+        return self._claim(task_id)
+
+    def _claim(self, task_id: UUID) -> bodies.Claimed:
         return bodies.Claimed(
             attempt=1,
             lease_token=uuid4(),
@@ -73,6 +87,10 @@ class AcceptingDispatcher:
 
     def complete(self, body: bodies.Complete, *call: object) -> None:
         self.results.append(body)
+
+    def complete_many(self, sent: list[bodies.CompleteWithToken], stop: object) -> list[None]:
+        self.results += sent
+        return [None] * len(sent)
 
 
 class Running:
@@ -197,3 +215,32 @@ def test_a_task_that_does_not_end_in_time_is_interrupted() -> None:
         pass
     [result] = dispatcher.results
     assert (result.status, result.error_code) == ("Failed", "worker_stopped")
+
+
+def test_a_worker_claims_as_many_tasks_in_one_call_as_it_has_slots() -> None:
+    payloads = [task("sql", {}, ["rows"]) for _ in range(4)]
+    canceled = uuid4()  # its claim does not succeed
+    ids = [payload.task_id for payload in payloads]
+    wakes = WakeUps([ids[0], canceled, *ids[1:]])
+    dispatcher, runner, stop = AcceptingDispatcher(payloads), Running(), threading.Event()
+    served = ServedRuntimes({}, {"ecs_python": 3}, 3)
+    slots = Slots(
+        cast("Any", wakes), cast("Any", dispatcher), runner, served, worker_id="w", stop=stop
+    )
+    thread = threading.Thread(target=slots.run)
+    thread.start()
+    try:
+        for _ in range(3):
+            runner.started.get(timeout=300)
+        # Two of three claims succeeded, so one slot is left for the next claim.
+        assert dispatcher.claims == [[ids[0], canceled, ids[1]], [ids[2]]]
+        assert wakes.deleted == [str(canceled)]
+        runner.over.set()
+        runner.started.get(timeout=300)
+        eventually(lambda: len(dispatcher.results) == 4)
+    finally:
+        stop.set()
+        runner.over.set()
+        thread.join(300)
+    assert {result.status for result in dispatcher.results} == {"Completed"}
+    assert sorted(wakes.deleted) == sorted(map(str, [*ids, canceled]))

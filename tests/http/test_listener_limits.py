@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import socket
 import ssl
 import subprocess
@@ -292,6 +293,32 @@ async def test_a_large_body_is_refused_whether_announced_or_not(targets: list[Ta
             assert await status_of(reader) in target.refuses_body_with
             await until_closed(reader)
             sending.cancel()
+
+    await on_all(targets, check)
+
+
+async def test_an_answer_before_the_end_of_a_body_announces_the_end_of_its_connection(
+    targets: list[Target],
+) -> None:
+    """Most clients send a whole request before they read. They send the next one on the same connection."""
+
+    async def check(target: Target) -> None:
+        for size in (10, 3 * 1024 * 1024):
+            async with target.connect() as (reader, writer):
+                writer.write(target.post(b"content-length: %d" % size) + b" " * size)
+                with contextlib.suppress(
+                    ConnectionError
+                ):  # a listener may close while it is sent to
+                    await writer.drain()
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = re.search(rb"content-length: (\d+)", head)
+                assert length, head
+                await reader.readexactly(int(length[1]))
+                if b"connection: close" in head:
+                    assert await until_closed(reader) == b""
+                else:
+                    writer.write(target.good)
+                    assert await status_of(reader) == b"200", size
 
     await on_all(targets, check)
 

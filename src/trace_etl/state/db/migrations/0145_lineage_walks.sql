@@ -13,7 +13,7 @@ BEGIN ATOMIC
 END;
 
 -- Each generation belongs to the revisions of jobs that write it, and these name the generations that they
--- read. An input of another DAG has no generation: the current one is meant.
+-- read. An input of another DAG names no generation: its current one is used.
 CREATE FUNCTION neighbours_of_generation(direction text, of_version uuid) RETURNS SETOF uuid LANGUAGE sql STABLE
 BEGIN ATOMIC
     SELECT coalesce(i.dataset_version, d.dataset_version)

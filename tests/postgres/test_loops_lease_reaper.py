@@ -49,7 +49,7 @@ def test_a_silent_worker_that_still_listens_is_reported_as_lease_expired(one: Be
     assert "alive" in record["error_message"]
 
 
-def reaper_without_patience(bench: Bench) -> LeaseReaper:
+def reaper_without_delay(bench: Bench) -> LeaseReaper:
     return replace(bench.live.service.reaper, gone_after=0.0, lost_since={})
 
 
@@ -62,7 +62,7 @@ def test_the_attempt_of_a_worker_that_disconnects_is_retried_before_its_lease_ex
     one: Bench,
 ) -> None:
     attempt = claimed(one, "killed")
-    reaper = reaper_without_patience(one)
+    reaper = reaper_without_delay(one)
     with listening_worker(one, "killed"):
         assert one.live.run(reaper.reap_once) == 0
     wait_until_lost(one, "killed")
@@ -92,7 +92,7 @@ def test_the_attempt_of_a_worker_that_disconnects_is_retried_before_its_lease_ex
 
 def test_a_worker_that_never_listened_keeps_its_lease_until_it_expires(one: Bench) -> None:
     attempt = claimed(one, "http-only")
-    reaper = reaper_without_patience(one)
+    reaper = reaper_without_delay(one)
     assert one.live.run(reaper.reap_once) == 0
     one.let_lease_expire(attempt)
     assert one.live.run(reaper.reap_once) == 1
@@ -103,7 +103,7 @@ def test_an_outage_gives_lost_workers_time_to_return(
     one: Bench, set_clock: Callable[[str], object]
 ) -> None:
     attempt = claimed(one, "returning")
-    reaper = reaper_without_patience(one)
+    reaper = reaper_without_delay(one)
     with listening_worker(one, "returning"):
         pass
     wait_until_lost(one, "returning")

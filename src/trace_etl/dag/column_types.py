@@ -20,7 +20,7 @@ DECLARED = (
 MAX_PRECISION = 38
 
 MAX_TABLE_NAME_BYTES = 63
-"""Of a column name in a Postgres table. Postgres shortens longer names without an error."""
+"""The limit of column names in a Postgres table. Postgres shortens longer names without an error."""
 _DAYS_TO_2000 = 10_957
 _MICROSECONDS_TO_2000 = 946_684_800_000_000
 _DIGITS = re.compile(r"-?[0-9]+")

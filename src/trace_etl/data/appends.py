@@ -37,7 +37,7 @@ class AppendTarget:
 def create_staging(conn: Conn, target: AppendTarget) -> AppendTarget:
     """Create the output's table if it is missing, and an empty staging table for the attempt.
 
-    Adds new columns to the table; existing rows have null in them. Returns the target with the column
+    Adds new columns to the table; they are null in existing rows. Returns the target with the column
     types of the table: an older table may have wider types. Raises ColumnsChanged.
     """
     hot_tables.ensure_table(conn, target.table, target.schema, key=target.key)

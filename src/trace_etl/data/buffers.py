@@ -289,10 +289,10 @@ def _upsert(conn: Conn, target: BufferTable, batches: list[Any]) -> None:
 
 
 def _insert(conn: Conn, target: BufferTable, batches: list[Any]) -> bool:
-    """Insert rows with new keys: without staging and comparing. Returns False if a key is not new.
+    """Copy rows with new keys directly into the table. Returns False if a key is not new.
 
-    A sample of the keys is looked up first: a batch that is published again shows there. The cursor's
-    lock keeps other writers away, so a sample of all keys is certain.
+    A sample of the keys is looked up first: a batch that is published again has most of its keys in
+    the table. The cursor's lock excludes other writers, so a sample of all keys is exact.
     """
     keys: Any = pa.Table.from_batches([batch.select(list(target.key)) for batch in batches])
     sample = keys.take(list(range(0, keys.num_rows, -(-keys.num_rows // _SAMPLE_KEYS))))

@@ -35,7 +35,7 @@ _DIRECTORIES = (
     "programs",
 )
 _FILES = ("connection.json", "config.json", "runtimes.yaml", "home.json", "postgres.log")
-# Leaves room for a service, its operator host and the names of Unix sockets. A host may write nowhere else.
+# Leaves room for the names of a service, its operator host and Unix sockets. A host can write only here.
 _SHORT_PATH = 23
 _MADE_NAME = len("/trace-12345678")
 

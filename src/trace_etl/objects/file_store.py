@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _BUCKET = "trace"
 _FIRST_ORG = UUID("00000000-0000-0000-0000-000000000001")
-"""The organisation that every stack has. Its objects keep the place they had before there were others."""
+"""The organisation that every stack has. Its bucket has no suffix, so that older objects stay valid."""
 _NOT_A_FILE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENAMETOOLONG}
 
 
@@ -343,7 +343,7 @@ def _sync_directories(root: Path, path: Path) -> None:
         if directory == root:
             return
         with suppress(PermissionError) if directory.parent == root else nullcontext():
-            # A process that may use one organisation's directory only did not create that directory.
+            # A process that can use only the directory of one organisation did not create that directory.
             _sync_entry(directory)
 
 

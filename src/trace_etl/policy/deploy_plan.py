@@ -76,7 +76,7 @@ class PlannedJob:
     rebuild: dict[str, GenerationContents]
     """The contents of the old generation that the new one must cover, by output."""
     loses_rows: bool = False
-    """Whether rows of past ticks, which do not run again, are only in the old generation."""
+    """Whether the old generation has rows of past ticks, which will not run again."""
 
     @property
     def has_new_generation(self) -> bool:
@@ -186,7 +186,7 @@ def _find_tables_of_ticks(dag: Dag) -> set[str]:
 
 
 def describe_lost_rows(jobs: Sequence[str]) -> str:
-    """Say which appended rows a deploy would lose, and how to keep them."""
+    """Describe which appended rows a deploy would lose, and how to keep them."""
     return (
         f"the rows that {', '.join(jobs)} appended for past ticks cannot be made again, and the new "
         "generation starts without them: publish the output with `write_mode: buffered` and a `schema`, "

@@ -69,7 +69,7 @@ class _EmptyContext(OperatorContext):
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """Texts in place of the secrets: a check needs no values."""
+        """Placeholders for the secrets: a check needs no values."""
         return dict.fromkeys(self.task.secrets, "checked")
 
     @property

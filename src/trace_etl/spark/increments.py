@@ -30,7 +30,7 @@ from trace_etl.api.task.payload import InputPartition, TaskInput, TaskPayload
 from trace_etl.spark.io.column_names import quote_name
 
 MAX_PARTITIONS = 10_000
-"""A result of more input partitions is always computed whole: its marker would list all of them."""
+"""Results of more input partitions are always computed whole: the marker would list all of them."""
 # Their equality and order are the same in Spark and in files. Floats have several zeros and NaNs, and the sum of
 # floats depends on the order.
 _EXACT = (
@@ -49,7 +49,7 @@ _MERGED_BY = {"Count": F.sum, "Sum": F.sum, "Min": F.min, "Max": F.max}
 
 @dataclass(frozen=True)
 class Merge:
-    """How the rows of two results become one: the keys, and the function of each other column."""
+    """How to merge the rows of two results: the keys, and the function of each other column."""
 
     keys: tuple[str, ...]
     functions: dict[str, str]
@@ -111,7 +111,7 @@ def _patterns(frame: DataFrame) -> list[Any]:
 
 
 def _is_row_wise(plan: Any) -> bool:
-    """Whether each row of the input becomes at most one row, whatever the other rows are."""
+    """Return whether each row of the input becomes at most one row, independent of the other rows."""
     while _class(plan) in _ROW_WISE:
         plan = plan.child()
     return _class(plan) == "View"  # the view of the only input
@@ -137,7 +137,7 @@ def _find_columns(plan: Any, frame: DataFrame) -> Merge | None:
 
 
 def _find_function(value: Any) -> str | None:
-    """Return the aggregate function of a column, if results of it can be merged."""
+    """Return the aggregate function of a column if its results can be merged, else None."""
     if _class(value) != "AggregateExpression" or value.isDistinct():
         return None
     function = value.aggregateFunction()

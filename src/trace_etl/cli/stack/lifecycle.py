@@ -1,5 +1,6 @@
 """`trace up`, `trace down`, `trace status`: control the embedded stack on this machine."""
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -133,8 +134,7 @@ def status(
 def _count_failed(home: Path) -> dict[str, int] | None:
     """Count the tasks that failed permanently, by job; None if the Dispatcher does not answer."""
     try:
-        client = connect_home(home)
-        with client:
+        with closing(connect_home(home)) as client:
             jobs = client.get_all("/v1/jobs")["items"]
     except (NotRunning, RequestRejected, TokenMissing):
         return None

@@ -154,7 +154,7 @@ class OutboxPublisher:
         outcomes = await asyncio.gather(
             *(self.invocations.perform(row) for row in rows), return_exceptions=True
         )
-        # Each on its own: an invocation that was accepted must not be repeated because another one failed.
+        # Delete each separately: an accepted invocation must not be repeated because another one failed.
         await self._delete_performed([r for r, o in zip(rows, outcomes, strict=True) if o is None])
         for row, outcome in zip(rows, outcomes, strict=True):
             if isinstance(outcome, Exception):

@@ -134,7 +134,7 @@ def list_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackSe
 
 
 def _limit_keys(service: StackService, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Give AWS credentials only to services that use the object store, and secrets only to their users."""
+    """Give AWS credentials only to services that use objects, and secrets to those that pass them on."""
     withheld = () if "TRACE_OBJECTS_URL" in service.environment else ("AWS_",)
     if "TRACE_SECRETS_DIR" not in service.environment:
         withheld = (*withheld, VARIABLE)

@@ -89,9 +89,9 @@ class Engines:
     def use(
         self, caller: str, key: bytes | None, limits: QueryLimits
     ) -> Generator[tuple[duckdb.DuckDBPyConnection, bool]]:
-        """Use an engine, and learn whether it has the views already. It is kept for the same key.
+        """Yield an engine, and whether it has the views already. Afterwards keep it for the key.
 
-        An engine whose query failed, or that has no key, is closed; all are for another caller.
+        An engine without a key, or whose query failed, is closed. Another caller closes all.
         """
         if caller != self._caller:
             self.drop_kept()
@@ -193,7 +193,7 @@ def _send_rows(channel: socket.socket, piece: Piece) -> None:
 
 
 def _confine(parent: int) -> None:
-    """Give up what a query process does not need: writing files and starting programs."""
+    """Forbid this process to write files and to start programs, and end it with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

@@ -55,7 +55,7 @@ def open_partition(task_input: TaskInput, partition: InputPartition, store: Obje
 
 
 def read_made_from(partition: InputPartition, store: ObjectStore) -> list[str] | None:
-    """Return the digests of what a partition was made from, if it can be added to."""
+    """Return the digests of the inputs of a partition, if new input partitions can be added to it."""
     return _read_marker("previous output", partition, store).made_from
 
 

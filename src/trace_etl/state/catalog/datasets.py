@@ -153,7 +153,7 @@ class PublishedDataset:
     hot_dataset_uuid: UUID | None
     hot_dataset_version: UUID | None
     columns: list[dict[str, str]] | None
-    """Those of the last partition. None without partitions."""
+    """The columns of the last partition. None without partitions."""
     partitions: list[tuple[int | None, int | None, dict[str, Any]]]
     """The first and the last block of each partition, and its storage reference."""
 

@@ -103,7 +103,7 @@ async def transaction(pool: Pool) -> AsyncGenerator[Conn]:
 
 @asynccontextmanager
 async def single_statements(pool: Pool) -> AsyncGenerator[Conn]:
-    """Take a connection on which each statement is its own transaction: two round trips fewer.
+    """Take a connection on which each statement is a transaction, which saves two round trips.
 
     Raises Invalid like `transaction`.
     """

@@ -19,8 +19,8 @@ SELECT pg_advisory_xact_lock(hashtextextended(border, 0))
          ORDER BY border) AS borders
 """
 
-# A neighbour that another task is about to replace is not compared: that task compares. A provisional
-# neighbour is read again.
+# A neighbour that another task is about to replace is not compared now, but when that task commits. The same
+# holds for a provisional neighbour, which is read again.
 _FIND_BROKEN_LINK = """
 SELECT p.partition_key, q.partition_key, q.range_start,
        p.verified ->> 'last_hash', p.verified -> 'endpoints',

@@ -8,7 +8,7 @@ from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 
 MAX_LOG_BYTES = 2 * 1024 * 1024
-"""Bytes kept of one attempt. Workers keep less; this bounds a worker that does not."""
+"""Bytes kept of one attempt. Workers send less; this limits a faulty worker."""
 
 _APPEND = """
 WITH live AS (

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
@@ -47,6 +48,24 @@ def version() -> None:
     from trace_etl import __version__
 
     typer.echo(__version__)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _read_options(  # pyright: ignore[reportUnusedFunction]
+    is_asked: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Read the options that come before a command."""
 
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {

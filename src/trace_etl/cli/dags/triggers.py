@@ -132,7 +132,11 @@ def wait_for_work(client: StackClient, dag: str, roots: dict[str, Any]) -> None:
                 fail([format_lost_task(task) for task in work["failures"]])
             if work["deferred"]:
                 waiting = format_count(work["deferred"], "event")
-                fail([f"{waiting} wait until a paused job is resumed; `trace pauses` lists them"])
+                fail(
+                    [
+                        f"{waiting} wait until a paused job is resumed; `trace pressure` lists the pauses"
+                    ]
+                )
             return
 
 

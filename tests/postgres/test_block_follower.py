@@ -89,6 +89,7 @@ def test_a_reorganisation_is_rewritten_and_announced(
     assert stream.rows() == chain.rows() != before
     assert stream.reported_ranges() == [(90 - depth, 89)]
     assert {one["kind"] for one in stream.invalidations} == {"row_range"}
+    assert all(one["is_reorganisation"] for one in stream.invalidations)
     query = "SELECT reorganisations, deepest FROM followers WHERE stream = %s"
     assert sql(stream.dsn, query, [stream.outputs[0].dataset_version]) == [(1, depth)]
 

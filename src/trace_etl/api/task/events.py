@@ -118,6 +118,8 @@ class Invalidation(Request):
     end: Block | None = None
     filter: Filter | None = None
     reason: Reason = ""
+    is_reorganisation: bool = False
+    """The chain replaced these blocks, and the rows were written again. A reported defect never is one."""
     key: Key | None = Field(
         default=None,
         description="Idempotency key. A repeated key of the same task is the same invalidation, even "

@@ -260,6 +260,7 @@ def _make_invalidation(output: HotOutput, rewrite: followers.Rewrite) -> dict[st
         "start": rewrite.range_start,
         "end": rewrite.range_end,
         "reason": rewrite.reason,
+        "is_reorganisation": True,
         # The Dispatcher counts a repeated key once.
         "key": f"rewrite-{rewrite.rewrite_id}-{output.kind}",
     }

@@ -87,7 +87,7 @@ function mergeEdges(data, held, id) {
 }
 
 /** The edges on the way from a full queue up to the jobs that it pauses. */
-function findHeldEdges(data) {
+export function findHeldEdges(data) {
   const [inputs, outputs] = [new Map(), new Map()];
   for (const edge of data.edges) {
     const [from, to] = [`${edge.from_dag}/${edge.from_job}`, `${edge.to_dag}/${edge.to_job}`];

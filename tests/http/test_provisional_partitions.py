@@ -126,6 +126,8 @@ def test_orphaned_blocks_are_replaced_with_everything_made_from_them(shared: Ben
     assert (change["old_hash"], change["new_hash"]) == (rows_hash(7), rows_hash(8))
     assert derive(shared, name, 4).scope["start"] == 0
     assert queued(shared, name, "ingest") == []
+    marks = shared.user.get(f"/v1/datasets/{name}_logs/map").json()["invalidations"]
+    assert [(mark["start"], mark["is_reorganisation"]) for mark in marks] == [(0, True)]
 
 
 def test_neighbours_of_provisional_blocks_may_be_of_another_fork_until_they_are_read_again(

@@ -7,6 +7,12 @@ from uuid import uuid4
 import pytest
 
 from support.lifecycle import Bench, Dag
+from trace_etl.dispatcher.user_api.routes.views import overview
+
+
+@pytest.fixture(autouse=True)
+def no_overview_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "REST", 0.0)
 
 
 def get(bench: Bench, path: str, **params: object) -> dict[str, Any]:
@@ -174,7 +180,7 @@ def test_the_overview_counts_what_runs_waits_and_failed(shared: Bench, built: Da
     assert sum(m["completed"] for m in after["minutes"]) == after["completed_last_hour"]
 
 
-def test_the_overview_shows_how_far_a_followed_chain_is(shared: Bench) -> None:
+def follow(shared: Bench) -> str:
     name = f"f_{uuid4().hex[:12]}"
     text = f"""
 name: {name}
@@ -189,8 +195,75 @@ jobs:
     reply = shared.user.post("/v1/dags", json={"text": text})
     assert reply.status_code == 200, reply.text
     shared.live.run(shared.live.service.sources.supervise_once)
+    return name
+
+
+def show_chain(shared: Bench, name: str) -> dict[str, Any]:
     (chain,) = [c for c in get(shared, "/v1/overview")["chains"] if c["dag"] == name]
+    return chain
+
+
+def test_the_overview_shows_how_far_a_followed_chain_is(shared: Bench) -> None:
+    name = follow(shared)
+    chain = show_chain(shared, name)
     assert (chain["job"], chain["status"], chain["cursor"]) == ("follow", "Queued", None)
+    assert (chain["head"], chain["lag_blocks"], chain["silent_seconds"]) == (None, None, None)
+    attempt = shared.claimed(chain["task_id"])
+    head = {"head": 90, "head_time": 1_700_001_000}
+    position = {"position": 70, "position_time": 1_700_000_800}
+    assert shared.events(attempt, chain_head={**head, **position}).status_code == 200
+    assert shared.events(attempt, attempt.event(cursor=69)).status_code == 200
+    chain = show_chain(shared, name)
+    assert (chain["cursor"], chain["position"], chain["head"]) == (69, 70, 90)
+    assert (chain["lag_blocks"], chain["lag_seconds"]) == (20, 200)
+    assert chain["silent_seconds"] < 60
+    output = {key: attempt.output[key] for key in ("dataset_uuid", "dataset_version")}
+    rewrite = {**output, "kind": "row_range", "start": 68, "end": 70, "is_reorganisation": True}
+    assert shared.events(attempt, invalidations=[rewrite]).status_code == 200
+    assert show_chain(shared, name)["reorganisations"] == 1
+    metrics = shared.user.get("/metrics").text
+    assert f'trace_chain_lag_blocks{{dag="{name}",job="follow"}} 20.0' in metrics
+
+
+def test_an_attempt_without_its_lease_reports_no_head(shared: Bench) -> None:
+    name = follow(shared)
+    attempt = shared.claimed(show_chain(shared, name)["task_id"])
+    take = "UPDATE tasks SET lease_token = gen_random_uuid() WHERE task_id = %s RETURNING 1"
+    assert shared.rows(take, attempt.task_id)
+    refused = shared.events(attempt, chain_head={"head": 90, "head_time": 1_700_001_000})
+    assert refused.status_code == 409, refused.text
+    assert show_chain(shared, name)["head"] is None
+
+
+def list_problems(shared: Bench, name: str) -> list[str]:
+    problems = get(shared, "/v1/overview")["problems"]
+    return [problem["kind"] for problem in problems if problem["dag"] == name]
+
+
+def test_health_names_a_chain_that_stopped_is_silent_or_lags(shared: Bench) -> None:
+    name = follow(shared)
+    assert list_problems(shared, name) == ["chain_stopped"]
+    task_id = show_chain(shared, name)["task_id"]
+    attempt = shared.claimed(task_id)
+    assert list_problems(shared, name) == []
+    shared.rows(
+        "UPDATE tasks SET started_at = now() - interval '5 min' WHERE task_id = %s", task_id
+    )
+    assert list_problems(shared, name) == ["chain_silent"]
+    head = {"head": 90, "head_time": 1_700_001_000, "position": 70, "position_time": 1_700_000_800}
+    assert shared.events(attempt, chain_head=head).status_code == 200
+    assert list_problems(shared, name) == ["chain_lagging"]
+    at_head = {**head, "position": 90, "position_time": head["head_time"]}
+    assert shared.events(attempt, chain_head=at_head).status_code == 200
+    assert list_problems(shared, name) == []
+
+
+def test_health_names_a_runtime_without_workers_and_a_lost_worker(shared: Bench) -> None:
+    shared.tasks(2, dag=shared.dag())
+    overview = get(shared, "/v1/overview")
+    (runtime,) = [p for p in overview["problems"] if p["kind"] == "runtime_without_workers"]
+    assert runtime["runtime"] == "ecs_python" and runtime["count"] >= 2
+    assert overview["is_healthy"] is False
 
 
 def test_failures_are_grouped_by_job_and_error(shared: Bench) -> None:

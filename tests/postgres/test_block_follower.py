@@ -89,8 +89,34 @@ def test_a_reorganisation_is_rewritten_and_announced(
     assert stream.rows() == chain.rows() != before
     assert stream.reported_ranges() == [(90 - depth, 89)]
     assert {one["kind"] for one in stream.invalidations} == {"row_range"}
+    assert all(one["is_reorganisation"] for one in stream.invalidations)
     query = "SELECT reorganisations, deepest FROM followers WHERE stream = %s"
     assert sql(stream.dsn, query, [stream.outputs[0].dataset_version]) == [(1, depth)]
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_follower_reports_how_far_it_is_behind_the_head(
+    chain: GrowingChain, data: str, is_paused: bool
+) -> None:
+    stream = new_stream(data, batch=80, report_interval=0.0)
+    stream.is_paused = is_paused
+    times = [row["timestamp"] for row in chain.rows()["blocks"]]
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+        assert [(h.position, h.head) for h in stream.heads] == [(79, 89), (89, 89)]
+        behind = stream.heads[0]
+        assert (behind.position_time, behind.head_time) == (times[79], times[89])
+        assert stream.heads[1].position_time == times[89]
+    with stream.attempt(2, chain.url) as follower:
+        catch_up(follower)
+    assert stream.heads[2] == stream.heads[1]
+
+
+def test_heads_are_reported_only_now_and_then(chain: GrowingChain, data: str) -> None:
+    stream = new_stream(data, batch=10, report_interval=3600.0)
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+    assert len(stream.heads) == 1
 
 
 def test_a_reorganisation_while_catching_up_is_followed(data: str) -> None:

@@ -41,6 +41,7 @@ from trace_etl.state.routing import cursors, events, outbox
 from trace_etl.state.routing import reconcile as reconciling
 from trace_etl.state.storage import retired_generations
 from trace_etl.state.tasks import (
+    cancellations,
     capped_claims,
     claims,
     completions,
@@ -377,7 +378,7 @@ HOT: dict[str, Statement] = {
         c, "ecs_python", older_seconds=0, limit=500
     ),
     "list_queued_runtimes": lambda c, s: task_queries.list_queued_runtimes(c),
-    "cancel_task": lambda c, s: task_queries.cancel_task(c, s.org_id, s.queued[0]),
+    "cancel_task": lambda c, s: cancellations.cancel_task(c, s.org_id, s.queued[0]),
     "point": point,
     "invalidate": invalidate,
     "reconcile": reconcile,

@@ -31,7 +31,16 @@ from trace_etl.cli.data import (
 )
 from trace_etl.cli.output import print_json_error
 from trace_etl.cli.stack import backups, console, demo, devchain, doctor, lifecycle, prepare
-from trace_etl.cli.tasks import backfills, logs, notifications, outbox, retries, tasks, watch
+from trace_etl.cli.tasks import (
+    backfills,
+    cancellations,
+    logs,
+    notifications,
+    outbox,
+    retries,
+    tasks,
+    watch,
+)
 from trace_etl.cli.views import graph, overview, partition_map
 
 app = typer.Typer(
@@ -87,7 +96,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         tasks.tasks,
         tasks.task,
         logs.logs,
-        tasks.cancel,
+        cancellations.cancel,
         retries.retry,
         overview.failures,
         backfills.backfill,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from trace_etl.api.task.events import Event
+from trace_etl.api.task.events import ChainHead, Event
 
 
 class EmitEvents(Protocol):
@@ -39,6 +39,10 @@ def keep_text(text: str) -> str:
     return text
 
 
+def ignore_head(head: ChainHead) -> None:
+    """Report nothing: the default of `report_head`."""
+
+
 def never_paused() -> bool:
     """Return False: the default of `is_paused`."""
     return False
@@ -56,6 +60,8 @@ class DispatcherLink:
     """Returns the current capability token; heartbeats replace it."""
     is_paused: Callable[[], bool] = never_paused
     """Whether the job is paused. A long-running operator sends no events during a pause."""
+    report_head: Callable[[ChainHead], None] = ignore_head
+    """Reports how far a follower is. Raises TraceError once the lease is lost."""
     log: Callable[[bytes], None] = ignore_output
     """Keeps output of the attempt for people."""
     mask: Callable[[str], str] = keep_text

@@ -120,6 +120,7 @@ class Attempt:
                 self._fence.lease_token,
                 token=lambda: self._token,
                 is_paused=lambda: self._is_paused,
+                report_head=self._report_head,
                 log=self._log.write,
                 mask=self._log.secrets.mask,
                 secrets=secrets,
@@ -155,6 +156,11 @@ class Attempt:
         """Send events while the operator runs. Raises Refused when the lease is lost."""
         optional = {"invalidations": list(invalidations)} if invalidations else {}
         body = {**self._fence.model_dump(), "events": list(events), **optional}
+        self.client.events(task_events.Events.model_validate(body), self._token, self.stopping)
+
+    def _report_head(self, head: task_events.ChainHead) -> None:
+        """Report how far a follower is. Raises Refused when the lease is lost."""
+        body = {**self._fence.model_dump(), "chain_head": head}
         self.client.events(task_events.Events.model_validate(body), self._token, self.stopping)
 
     def _publish(

@@ -1,4 +1,4 @@
-"""`trace tasks`, `trace task`, `trace cancel`."""
+"""`trace tasks`, `trace task`."""
 
 from operator import itemgetter
 from typing import Annotated, Any
@@ -71,25 +71,6 @@ def task(
     with session(home) as client:
         answer = client.get(f"/v1/tasks/{resolve_id(client, 'task', task_id)}")
     print_answer(answer, as_json, _print_task)
-
-
-def cancel(
-    task_id: TaskArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
-) -> None:
-    """Cancel a task.
-
-    A queued task ends immediately. A running task is asked to stop at its next heartbeat.
-    """
-    with session(home) as client:
-        answer = client.post(f"/v1/tasks/{resolve_id(client, 'task', task_id)}/cancel")
-    print_answer(answer, as_json, _print_canceled)
-
-
-def _print_canceled(answer: Answer) -> None:
-    if answer["status"] == "Running":
-        typer.echo("Requested: the worker stops the task at its next heartbeat.")
-    else:
-        typer.echo("Canceled.")
 
 
 def _format_attempt(item: dict[str, Any], separator: str) -> str:

@@ -41,6 +41,7 @@ from trace_etl.state.partitions import (
 from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.partitions.new_partition import NewPartition
 from trace_etl.state.partitions.partition_pointers import ConcurrentCommit
+from trace_etl.state.routing import chain_heads
 from trace_etl.state.tasks import claims, completions, leases, task_queries
 from trace_etl.state.tasks.completions import Completion, FenceState, NewEvent
 
@@ -266,6 +267,10 @@ class Lifecycle:
     ) -> event_bodies.EventsAccepted:
         """Record events of a running attempt and enqueue their routing."""
         caller.require(body.fence())
+        if body.chain_head is not None:
+            await self._record_chain_head(body.fence(), body.chain_head)
+            if not body.events and not body.invalidations:
+                return event_bodies.EventsAccepted(accepted=0)
         events = await self._new_events(body.events, caller)
         if body.invalidations:
             reported = await self._new_invalidations(body.invalidations, caller)
@@ -275,6 +280,11 @@ class Lifecycle:
             accepted = await self._event_records.submit((body.fence(), events))
         self._parts.wake.outbox.set()
         return event_bodies.EventsAccepted(accepted=accepted)
+
+    async def _record_chain_head(self, fence: Fence, head: event_bodies.ChainHead) -> None:
+        async with transaction(self._parts.pool) as conn:
+            if not await chain_heads.record(conn, fence, head):
+                raise await explain_refusal(conn, fence)
 
     async def _events_batch(
         self, conn: Conn, batch: list[tuple[Fence, list[NewEvent]]]

@@ -52,6 +52,7 @@ ROLES: Mapping[str, str] = {
     "GET /v1/tasks/{task_id}": READER,
     "GET /v1/tasks/{task_id}/logs": READER,
     "POST /v1/tasks/{task_id}/cancel": WRITER,
+    "POST /v1/tasks/cancel": WRITER,
     "POST /v1/tasks/retry": WRITER,
     "GET /v1/datasets": READER,
     "GET /v1/datasets/{name}": READER,

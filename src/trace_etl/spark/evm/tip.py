@@ -157,7 +157,8 @@ class TipReader:
     def _read_tagged_block(self, tag: str) -> BlockRef:
         block = self._headers.call(RpcCall("eth_getBlockByNumber", (tag, False)))
         try:
-            return BlockRef(int(block["number"], 16), bytes.fromhex(block["hash"][2:]))
+            number, seconds = (int(block[name], 16) for name in ("number", "timestamp"))
+            return BlockRef(number, bytes.fromhex(block["hash"][2:]), seconds)
         except (TypeError, KeyError, ValueError) as error:
             raise ChainMismatch(
                 f"eth_getBlockByNumber of {tag}: the node's answer is not a block; "
@@ -167,9 +168,11 @@ class TipReader:
 
 def _list_blocks(chunks: Sequence[BlockChunk]) -> Iterator[BlockRef]:
     for chunk in chunks:
-        numbers, hashes = chunk.blocks.field("number"), chunk.blocks.field("hash")
-        for number, block_hash in zip(numbers, hashes, strict=True):
-            yield BlockRef(int(number.as_py(), 16), _parse_hash(block_hash))
+        fields = [chunk.blocks.field(name) for name in ("number", "hash", "timestamp")]
+        for number, block_hash, seconds in zip(*fields, strict=True):
+            yield BlockRef(
+                int(number.as_py(), 16), _parse_hash(block_hash), int(seconds.as_py(), 16)
+            )
 
 
 def _parse_hash(text: Any) -> bytes:

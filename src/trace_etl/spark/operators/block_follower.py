@@ -38,6 +38,8 @@ def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
     with TipReader(source, kinds, rules, plan.columns) as reader, connection.connect(dsn) as conn:
         is_paused = context.link.is_paused if context.link else never_paused
         follower = ChainFollower(plan, reader, conn, context.emit, context.canceled, is_paused)
+        if context.link is not None:
+            follower.report_head = context.link.report_head
         if config.engine == "streaming":
             _make_streaming_follower(context, follower, source, rules).run()
         else:

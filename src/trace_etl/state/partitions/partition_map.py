@@ -172,7 +172,8 @@ async def count_tasks(conn: Conn, dataset_uuid: UUID, window: Window) -> list[Ma
 
 _INVALIDATIONS = """
 SELECT i.invalidation_id, coalesce(i.range_start, p.range_start) AS start,
-       coalesce(i.range_end, p.range_end) AS end, i.reason, i.made_at,
+       coalesce(i.range_end, p.range_end) AS end, i.reason,
+       i.is_reorganisation, i.made_at,
        i.routed_at IS NULL
        OR EXISTS (SELECT FROM invalidation_consumers c
                    WHERE c.invalidation_id = i.invalidation_id AND c.processed_at IS NULL) AS is_open

@@ -1,4 +1,4 @@
-"""Read tasks, cancel them, and enqueue wake-ups for queued ones."""
+"""Read tasks, and enqueue wake-ups for queued ones."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -85,24 +85,6 @@ SELECT attempt, worker_id, started_at, ended_at, outcome, cause, error_code, err
 async def list_attempts(conn: Conn, task_id: UUID) -> list[AttemptItem]:
     """List the ended attempts of a task, first to last."""
     return await fetch_all(conn, AttemptItem, _ATTEMPTS, {"task_id": task_id})
-
-
-_CANCEL = """
-UPDATE tasks
-   SET status = CASE status WHEN 'Running' THEN status ELSE 'Canceled' END,
-       finished_at = CASE status WHEN 'Running' THEN finished_at ELSE now() END,
-       cause = CASE status WHEN 'Running' THEN cause END,  -- so a late completion is refused
-       retry_at = NULL, cancel_requested = true
- WHERE task_id = %(task_id)s AND org_id = %(org_id)s
-   AND (status IN ('Queued', 'Running') OR retry_at IS NOT NULL)
-RETURNING status
-"""
-
-
-async def cancel_task(conn: Conn, org_id: UUID, task_id: UUID) -> str | None:
-    """Cancel a waiting task, or ask a running one to stop. Returns None if it has ended already."""
-    row = await (await conn.execute(_CANCEL, {"task_id": task_id, "org_id": org_id})).fetchone()
-    return row[0] if row else None
 
 
 _WAKE_CAPPED_JOB = """

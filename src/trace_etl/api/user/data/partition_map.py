@@ -38,6 +38,8 @@ class MapInvalidation(Reply):
     start: int
     end: int
     reason: str
+    is_reorganisation: bool
+    """The chain replaced these blocks."""
     made_at: datetime
     is_open: bool
     """Whether a consumer has not processed it yet."""

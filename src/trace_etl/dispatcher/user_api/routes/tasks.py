@@ -10,6 +10,7 @@ import structlog
 from fastapi import APIRouter, Depends, Query
 
 from trace_etl.api.body import Name
+from trace_etl.api.user.cancellations import CancelRequest, CancelTasksReply
 from trace_etl.api.user.retries import (
     MAX_LISTED,
     FailedTask,
@@ -28,7 +29,7 @@ from trace_etl.state.db.pool import Conn, transaction
 from trace_etl.state.db.snapshots import snapshot
 from trace_etl.state.flow import loads
 from trace_etl.state.routing import outbox
-from trace_etl.state.tasks import attempt_logs, retries, task_counts, task_queries
+from trace_etl.state.tasks import attempt_logs, cancellations, retries, task_counts, task_queries
 from trace_etl.state.tasks.task_queries import TaskFilter, TaskWithFacts
 
 router = APIRouter(prefix="/v1", tags=["tasks"])
@@ -94,13 +95,48 @@ async def read_logs(
 async def cancel_task(task_id: UUID, user: CallerDep, ctx: ContextDep) -> CancelReply:
     """Cancel a waiting task, or ask a running one to stop."""
     async with transaction(ctx.pool) as conn:
-        status = await task_queries.cancel_task(conn, user.org_id, task_id)
+        status = await cancellations.cancel_task(conn, user.org_id, task_id)
         if status is None:
             task = await task_queries.get_task(conn, user.org_id, task_id)
             if task.status != "Canceled":
                 raise Conflict(f"the task is {task.status} already")
             status = task.status
     return CancelReply.model_validate({"task_id": task_id, "status": status})
+
+
+@router.post("/tasks/cancel")
+async def cancel_tasks(body: CancelRequest, user: CallerDep, ctx: ContextDep) -> CancelTasksReply:
+    """Cancel waiting tasks and ask running ones to stop, all in one transaction."""
+    change = cancellations.preview if body.dry_run else cancellations.cancel
+    async with transaction(ctx.pool) as conn:
+        skipped = await _explain_not_canceled(conn, user.org_id, body)
+        groups = await change(conn, user.org_id, body)
+    stopping = sum(group.tasks for group in groups if group.status == "Running")
+    return CancelTasksReply(
+        dry_run=body.dry_run,
+        canceled=sum(group.tasks for group in groups) - stopping,
+        stopping=stopping,
+        groups=groups,
+        skipped=skipped[:MAX_LISTED],
+        skipped_count=len(skipped),
+    )
+
+
+async def _explain_not_canceled(conn: Conn, org_id: UUID, body: CancelRequest) -> list[SkippedTask]:
+    """Say why named tasks are not canceled. Raises NotFound."""
+    skipped: list[SkippedTask] = []
+    for task_id in dict.fromkeys(body.task_ids or ()):
+        task = await task_queries.get_task(conn, org_id, task_id)
+        if task.cancel_requested and task.status == "Running":
+            reason = "it is asked to stop already"
+        elif task.status not in ("Queued", "Running") and task.retry_at is None:
+            reason = f"it is {task.status}"
+        elif body.is_chosen(task.dag, task.job, task.status, task.error_code):
+            continue
+        else:
+            reason = "it has another status or error, or belongs to another job"
+        skipped.append(SkippedTask(task_id=task_id, reason=reason))
+    return skipped
 
 
 @router.post("/tasks/retry")

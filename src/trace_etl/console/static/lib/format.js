@@ -9,7 +9,7 @@ export const number = (value) => (value === null || value === undefined ? "–" 
 export const compact = (value) => (Math.abs(value) < 10_000 ? NUMBER.format(value) : COMPACT.format(value));
 
 /** @param {number} count @param {string} noun */
-export const count = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+export const count = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : /(ch|sh|s|x)$/.test(noun) ? "es" : "s"}`;
 
 /** @param {number | null | undefined} bytes */
 export function size(bytes) {

@@ -1,10 +1,10 @@
 // The partition map: a block range on a line, from the whole chain to single partitions, on a canvas.
 import { useEffect, useRef, useState } from "../vendor/preact.js";
 import { get, path } from "./api.js";
-import { colour } from "./chart.js";
+import { colour, watchTheme } from "./chart.js";
 import * as format from "./format.js";
 import { useLive } from "./live.js";
-import { html } from "./ui.js";
+import { Failure, html } from "./ui.js";
 
 const LANES = { partitions: [14, 66], work: [84, 14], axis: 102 };
 const HEIGHT = 120;
@@ -16,6 +16,7 @@ export function PartitionMap({ name, version, selected, onPick }) {
   const state = useRef(/** @type {any} */ ({ view: null, data: null, drag: null, pending: 0, frame: 0, abort: null }));
   const [tip, setTip] = useState(/** @type {any} */ (null));
   const [shown, setShown] = useState(/** @type {any} */ (null));
+  const [error, setError] = useState(/** @type {any} */ (null));
   const load = (window, signal) => get(`datasets/${path(name)}/map`, { ...window, dataset_version: version, buckets: 1000 }, signal);
   const whole = useLive((signal) => load({}, signal), [name, version], { matches: (c) => (c.kind === "dataset" && c.dataset === name) || c.kind === "task" });
 
@@ -35,8 +36,7 @@ export function PartitionMap({ name, version, selected, onPick }) {
   const move = (start, end) => {
     const s = state.current;
     const { first, last } = s.whole;
-    const most = last - first + 1;
-    const width = Math.min(Math.max(end - start, 4), most);
+    const width = Math.min(Math.max(end - start, 4), last - first + 1);
     const left = Math.max(first, Math.min(start, last + 1 - width));
     s.view = { start: left, end: left + width };
     draw();
@@ -51,9 +51,10 @@ export function PartitionMap({ name, version, selected, onPick }) {
     try {
       s.data = await load({ start, end: Math.max(start, Math.ceil(s.view.end)) }, s.abort.signal);
       setShown(s.data);
+      setError(null);
       draw();
-    } catch (error) {
-      if (error.name !== "AbortError") throw error;
+    } catch (failed) {
+      if (failed.name !== "AbortError") setError(failed); // the blocks stay as they were read before
     }
   };
 
@@ -79,13 +80,10 @@ export function PartitionMap({ name, version, selected, onPick }) {
   useEffect(() => {
     const observer = new ResizeObserver(draw);
     if (main.current) observer.observe(main.current);
-    addEventListener("themechange", draw);
-    const scheme = matchMedia("(prefers-color-scheme: dark)");
-    scheme.addEventListener("change", draw);
+    const unwatch = watchTheme(draw);
     return () => {
       observer.disconnect();
-      removeEventListener("themechange", draw);
-      scheme.removeEventListener("change", draw);
+      unwatch();
     };
   }, [whole.data?.first]);
 
@@ -155,12 +153,13 @@ export function PartitionMap({ name, version, selected, onPick }) {
     move(at - width / 2, at + width / 2);
   };
 
-  if (whole.error) return html`<div class="panel-body">${whole.error.message}</div>`;
+  if (whole.error && !whole.data) return html`<div class="panel-body"><${Failure} error=${whole.error} /></div>`;
   if (whole.data && whole.data.first === null) return html`<div class="empty"><p class="empty-title">${whole.data.without_range ? "These partitions have no block range." : "Nothing is committed yet."}</p>
     <p>${whole.data.without_range ? "They are listed below by key." : "Trigger the source of the DAG, or start a backfill of a range."}</p></div>`;
   const covered = shown ? shown.blocks.reduce((a, b) => a + b, 0) : 0;
   const width = shown ? shown.end - shown.start + 1 : 0;
   return html`<div class="map">
+      <${Failure} error=${error ?? whole.error} />
       <canvas class="strip" ref=${strip} onPointerDown=${onStrip} onPointerMove=${onStrip} aria-hidden="true" />
       <canvas class="main" ref=${main} tabindex="0" role="img" aria-label=${`Partition map of ${name}: ${shown ? `blocks ${shown.start} to ${shown.end}, ${covered} committed, ${width - covered} missing` : "loading"}. Arrow keys move, plus and minus zoom, Enter opens a partition.`}
         onPointerDown=${(event) => { main.current.setPointerCapture(event.pointerId); state.current.drag = { x: event.clientX, ...state.current.view, moved: false }; setTip(null); }}
@@ -213,7 +212,7 @@ function drawMain(canvas, data, view, selected) {
   const [workTop, workTall] = LANES.work;
   context.fillStyle = colour("map-missing");
   context.fillRect(0, top, width, tall);
-  if (data.listed && data.listed.length * 2 < width * 2) drawPartitions(context, data, x, scale, selected);
+  if (data.listed && data.listed.length < width) drawPartitions(context, data, x, scale, selected);
   else drawBuckets(context, data, x, top, tall);
   const span = data.end - data.start + 1;
   const lanes = [["queued", "queued"], ["running", "map-building"], ["failed", "map-failed"]];
@@ -333,15 +332,19 @@ function drawStrip(canvas, data, view) {
   const { context, width } = prepare(canvas, 26);
   const span = data.last - data.first + 1;
   const x = (block) => ((block - data.first) / span) * width;
-  context.fillStyle = colour("map-missing");
-  context.fillRect(0, 7, width, 12);
-  drawBuckets(context, data, x, 7, 12);
   const [left, right] = [x(view.start), x(view.end)];
-  context.fillStyle = colour("surface");
-  context.globalAlpha = 0.62;
-  context.fillRect(0, 7, left, 12);
-  context.fillRect(right, 7, width - right, 12);
-  context.globalAlpha = 1;
+  const lane = (top, tall) => {
+    context.fillStyle = colour("map-missing");
+    context.fillRect(0, top, width, tall);
+    drawBuckets(context, data, x, top, tall);
+  };
+  lane(11, 4); // the whole chain is a thin line, and the blocks in view a thick one
+  context.save();
+  context.beginPath();
+  context.rect(left, 0, Math.max(4, right - left), 26);
+  context.clip();
+  lane(7, 12);
+  context.restore();
   context.strokeStyle = colour("accent");
   context.lineWidth = 2;
   context.strokeRect(Math.max(1, left), 4, Math.max(4, Math.min(width - 1, right) - Math.max(1, left)), 18);

@@ -1,9 +1,9 @@
 // Components that all pages use.
-import { Fragment, html, signal, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import { html, signal, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import * as format from "./format.js";
 import { go } from "./router.js";
 
-export { Fragment, html };
+export { html };
 
 /** The time, once per ten seconds, for relative times. */
 const clock = signal(Date.now());
@@ -161,8 +161,8 @@ export function Table({ columns, rows, onEnd, href, height, label, selected }) {
   useLayoutEffect(measure, [rows.length, height]);
   const template = columns.map((column) => column.width ?? "1fr").join(" ");
   // A narrow screen scrolls sideways. Every row is as wide, so that columns stay aligned.
-  const least = columns.reduce((sum, { width }) => sum + 16 + Number(/\d+(?=px)/.exec(width ?? "100px")?.[0] ?? 60), 16);
-  const grid = { gridTemplateColumns: template, minWidth: `${least}px` };
+  const minWidth = columns.reduce((sum, { width }) => sum + 16 + Number(/\d+(?=px)/.exec(width ?? "100px")?.[0] ?? 60), 16);
+  const grid = { gridTemplateColumns: template, minWidth: `${minWidth}px` };
   const shown = isVirtual ? rows.slice(range.from, range.to) : rows;
   const first = isVirtual ? range.from : 0;
   const follow = (event, row) => {

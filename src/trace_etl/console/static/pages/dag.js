@@ -61,7 +61,7 @@ function GraphSection({ name, data }) {
       <div class="legend">${Object.entries(STATE_TEXT).map(([kind, text]) => html`<span><${Icon} kind=${kind} />${text}</span>`)}
         <span><svg width="26" height="8" aria-hidden="true"><path class="edge-sample" d="M0 4h26" stroke="var(--paused)" stroke-width="2.4" stroke-dasharray="7 4" /></svg>backpressure</span></div>
     </${Panel}>
-    ${node && html`<${JobPanel} key=${node.dag + node.job} dag=${node.dag} job=${node.job} />`}
+    ${node && html`<${JobPanel} key=${id(node.dag, node.job)} dag=${node.dag} job=${node.job} pauses=${data.pauses} />`}
   </div>`;
 }
 
@@ -87,36 +87,34 @@ function mergeEdges(data, held, id) {
 }
 
 /** The edges on the way from a full queue up to the jobs that it pauses. */
-function findHeldEdges(data) {
-  const inputs = new Map();
+export function findHeldEdges(data) {
+  const [inputs, outputs] = [new Map(), new Map()];
   for (const edge of data.edges) {
-    const to = `${edge.to_dag}/${edge.to_job}`;
-    inputs.set(to, [...(inputs.get(to) ?? []), `${edge.from_dag}/${edge.from_job}`]);
+    const [from, to] = [`${edge.from_dag}/${edge.from_job}`, `${edge.to_dag}/${edge.to_job}`];
+    inputs.set(to, [...(inputs.get(to) ?? []), from]);
+    outputs.set(from, [...(outputs.get(from) ?? []), to]);
   }
   const held = new Set();
   for (const pause of data.pauses.filter((one) => one.by_job)) {
-    const reaches = (at, seen) => {
-      if (at === `${pause.dag}/${pause.job}`) return true;
-      if (seen.has(at)) return false;
-      seen.add(at);
-      let found = false;
-      for (const from of inputs.get(at) ?? []) {
-        if (reaches(from, seen)) {
-          held.add(`${from}>${at}`);
-          found = true;
-        }
-      }
-      return found;
-    };
-    reaches(`${pause.by_dag}/${pause.by_job}`, new Set());
+    const above = follow(inputs, `${pause.by_dag}/${pause.by_job}`);
+    const below = follow(outputs, `${pause.dag}/${pause.job}`);
+    for (const to of above) for (const from of inputs.get(to) ?? []) if (below.has(from)) held.add(`${from}>${to}`);
   }
   return held;
 }
 
-function JobPanel({ dag, job }) {
+/** A job and all that is reached from it. @param {Map<string, string[]>} next @param {string} start */
+function follow(next, start) {
+  const found = new Set([start]);
+  for (const at of found) for (const one of next.get(at) ?? []) found.add(one); // a set also visits what is added meanwhile
+  return found;
+}
+
+function JobPanel({ dag, job, pauses }) {
+  const isPausedByUser = pauses.some((pause) => pause.dag === dag && pause.job === job && !pause.by_job);
   const state = useLive((signal) => get(`jobs/${path(dag, job)}`, {}, signal), [dag, job], { matches: (c) => c.dag === dag && c.job === job && c.kind !== "dataset" });
   const tasks = (status) => `/tasks?dag=${encodeURIComponent(dag)}&job=${encodeURIComponent(job)}&status=${status}`;
-  return html`<${Panel} title=${job} actions=${can("writer") && state.data && (state.data.paused_by && !state.data.paused_by.includes(".")
+  return html`<${Panel} title=${job} actions=${can("writer") && state.data && (isPausedByUser
       ? html`<button onClick=${() => resume(dag, job)}>Resume</button>` : html`<button onClick=${() => pause(dag, job)}>Pause</button>`)}>
     <${Loaded} state=${state} rows=${8}>${(found) => html`
       ${found.reason && html`<div class="panel-body"><${Icon} kind=${found.paused_by ? "paused" : "warning"} /> ${found.reason}</div>`}
@@ -161,7 +159,7 @@ function Versions({ name }) {
 }
 
 function Comparison({ name, from, to, current }) {
-  const read = (version, signal) => get(`dags/${path(name, "versions", version).replace("%2F", "/")}`, {}, signal);
+  const read = (version, signal) => get(`dags/${path(name, "versions", version)}`, {}, signal);
   const state = useLive(async (signal) => {
     const [a, b] = await Promise.all([read(from, signal), read(to, signal)]);
     const plan = from === current ? await post("plans", { text: b.text }, signal).catch((error) => ({ error })) : null;
@@ -174,7 +172,7 @@ function Comparison({ name, from, to, current }) {
     <${Diff} before=${a.text} after=${b.text} />`}</${Loaded}>`;
 }
 
-export function Plan({ plan }) {
+function Plan({ plan }) {
   const jobs = plan.jobs.filter((job) => job.change !== "unchanged" || job.action !== "keep");
   return html`<p>${plan.builds ? `${format.count(plan.partitions, "partition")} are built again, by about ${format.count(plan.tasks, "task")}, before readers see them.` : "Nothing is built again."}</p>
     ${jobs.length > 0 && html`<ul>${jobs.map((job) => html`<li><strong>${job.name}</strong> ${job.change}: ${job.action}${job.because.length ? ` because of ${job.because.join(", ")}` : ""}</li>`)}</ul>`}
@@ -243,12 +241,16 @@ const rollback = (name, rollout) => ask({
   action: "Roll back", danger: true,
   run: async () => `Version ${format.short((await post(`dags/${path(name)}/rollback`)).dag_version)} is current again.`,
 });
-export const pause = (dag, job) => ask({
-  title: `Pause ${job ? `${dag}.${job}` : `all jobs of ${dag}`}?`,
-  body: html`<p>No task is created or started until the pause is removed. Running tasks continue. Events wait and are not lost.</p>`,
-  action: "Pause",
-  run: async () => `Paused ${format.count((await post("pauses", { dag, job: job ?? undefined, reason: "console" })).jobs.length, "job")}.`,
-});
+function pause(dag, job) {
+  const body = { dag, job: job ?? undefined, reason: "" };
+  ask({
+    title: `Pause ${job ? `${dag}.${job}` : `all jobs of ${dag}`}?`,
+    body: html`<p>No task is created or started until the pause is removed. Running tasks continue. Events wait and are not lost.</p>
+      <label>Reason<input maxlength="500" placeholder="Shown to everyone who asks why nothing runs" onInput=${(event) => (body.reason = event.target.value)} /></label>`,
+    action: "Pause",
+    run: async () => `Paused ${format.count((await post("pauses", body)).jobs.length, "job")}.`,
+  });
+}
 export const resume = (dag, job) => ask({
   title: `Resume ${job ? `${dag}.${job}` : dag}?`, body: html`<p>Waiting tasks start again, and deferred events create their tasks.</p>`, action: "Resume",
   run: async () => { const reply = await post("pauses/resume", { dag, job: job ?? undefined }); return reply.still_paused.length ? `Resumed; ${reply.still_paused[0].job} stays paused by ${reply.still_paused[0].by}.` : "Resumed."; },

@@ -1,11 +1,11 @@
 // The list of deployed DAGs.
-import { get, path } from "../lib/api.js";
+import { get, getAll, path } from "../lib/api.js";
 import * as format from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { Count, Empty, html, Icon, Loaded, Page, Panel, Table, Time } from "../lib/ui.js";
 
 const load = async (signal) => {
-  const [dags, summary, jobs] = await Promise.all([get("dags", { limit: 1000 }, signal), get("tasks/summary", {}, signal), get("jobs", { limit: 1000 }, signal)]);
+  const [dags, summary, jobs] = await Promise.all([getAll("dags"), get("tasks/summary", {}, signal), getAll("jobs")]);
   const sums = new Map();
   for (const job of summary.jobs) {
     const sum = sums.get(job.dag) ?? { queued: 0, running: 0, completed: 0 };
@@ -14,11 +14,11 @@ const load = async (signal) => {
   }
   const failed = new Map();
   const paused = new Map();
-  for (const job of jobs.items) {
+  for (const job of jobs) {
     failed.set(job.dag, (failed.get(job.dag) ?? 0) + job.failed);
     if (job.paused_by || job.bulk_paused_by) paused.set(job.dag, (paused.get(job.dag) ?? 0) + 1);
   }
-  return dags.items.map((dag) => ({ ...dag, ...sums.get(dag.dag), failed: failed.get(dag.dag) ?? 0, paused: paused.get(dag.dag) ?? 0 }));
+  return dags.map((dag) => ({ ...dag, ...sums.get(dag.dag), failed: failed.get(dag.dag) ?? 0, paused: paused.get(dag.dag) ?? 0 }));
 };
 
 export function DagsPage() {

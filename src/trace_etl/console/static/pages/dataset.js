@@ -1,17 +1,18 @@
 // One dataset: the partition map, partitions, columns, versions, lineage, rows and invalidations.
-import { useEffect, useMemo, useState } from "../vendor/preact.js";
-import { can, get, path, post } from "../lib/api.js";
+import { useMemo } from "../vendor/preact.js";
+import { can, get, path, post, query } from "../lib/api.js";
 import * as format from "../lib/format.js";
 import { GraphView } from "../lib/graph.js";
-import { useLive } from "../lib/live.js";
+import { useLive, useMore } from "../lib/live.js";
 import { PartitionMap } from "../lib/map.js";
 import { address, go, setParams } from "../lib/router.js";
-import { ask, DatasetLink, Empty, Fields, html, Icon, JobLink, Loaded, Page, Panel, State, Table, Tabs, Time, toast } from "../lib/ui.js";
+import { ask, DatasetLink, Empty, Fields, html, Icon, JobLink, Loaded, Page, Panel, State, Table, Tabs, Time } from "../lib/ui.js";
 
 export function DatasetPage({ name }) {
   const { params } = address.value;
   const view = params.get("view") ?? "map";
-  const state = useLive((signal) => get(`datasets/${path(name)}`, { limit: 200 }, signal), [name], { matches: (c) => c.kind === "dataset" && c.dataset === name });
+  const version = (view === "map" && params.get("version")) || undefined;
+  const state = useLive((signal) => get(`datasets/${path(name)}`, { limit: 200, dataset_version: version }, signal), [name, version], { matches: (c) => c.kind === "dataset" && c.dataset === name });
   const href = (key) => (key === "map" ? `/datasets/${path(name)}` : `/datasets/${path(name)}?view=${key}`);
   const actions = html`<a class="button" href=${`/query#${encodeURIComponent(`SELECT *\nFROM ${name}\nLIMIT 100`)}`}>Query</a>
     ${can("writer") && html`<button onClick=${() => invalidate(name, params.get("key"))}>Invalidate</button>`}`;
@@ -48,13 +49,13 @@ function MapSection({ dataset }) {
       <option value="">Version that readers see</option>${dataset.generations.map((g) => html`<option value=${g.dataset_version}>${g.generation_no} · ${g.state} · ${format.count(g.partitions, "partition")}</option>`)}</select>`}>
       <${PartitionMap} key=${version} name=${dataset.name} version=${version} selected=${key} onPick=${(picked) => setParams({ key: picked })} />
     </${Panel}>
-    ${key && html`<${PartitionPanel} key=${key} dataset=${dataset} partition=${key} />`}
-    <${PartitionTable} dataset=${dataset} selected=${key} />`;
+    ${key && html`<${PartitionPanel} key=${key + version} dataset=${dataset} version=${version} partition=${key} />`}
+    <${PartitionTable} dataset=${dataset} version=${version} selected=${key} />`;
 }
 
-function PartitionPanel({ dataset, partition }) {
+function PartitionPanel({ dataset, version, partition }) {
   const name = dataset.name;
-  const state = useLive((signal) => get(`datasets/${path(name)}/lineage/${encodeURIComponent(partition)}`, {}, signal), [name, partition], { matches: (c) => c.kind === "dataset" && c.dataset === name && c.partition_key === partition });
+  const state = useLive((signal) => get(`datasets/${path(name)}/lineage/${encodeURIComponent(partition)}`, { dataset_version: version }, signal), [name, version, partition], { matches: (c) => c.kind === "dataset" && c.dataset === name && c.partition_key === partition });
   return html`<${Panel} title=${html`Partition <span class="mono">${partition}</span>`} actions=${html`<button class="quiet" onClick=${() => setParams({ key: undefined })}>Close</button>`}>
     <${Loaded} state=${state}>${(found) => html`
       <${Fields} items=${[
@@ -73,24 +74,16 @@ const Links = ({ title, items, none }) => html`<div><h3>${title}</h3>${items.len
   { label: "Attempt", width: "minmax(90px, 1fr)", render: (p) => (p.task_id ? html`<a href=${`/tasks/${p.task_id}?attempt=${p.attempt}`} class="mono">${format.short(p.task_id)}</a>` : "–") },
   { label: "", width: "64px", render: (p) => (p.is_current ? "" : html`<span class="state-warning"><${Icon} kind="warning" /> old</span>`) }]} />` : html`<p class="muted">${none}</p>`}</div>`;
 
-function PartitionTable({ dataset, selected }) {
-  const [more, setMore] = useState({ items: [], next: dataset.next, busy: false });
-  useEffect(() => setMore({ items: [], next: dataset.next, busy: false }), [dataset.dataset_version]);
-  const load = async () => {
-    const next = more.items.length ? more.next : dataset.next;
-    if (more.busy || !next) return;
-    setMore({ ...more, busy: true });
-    try {
-      const page = await get(`datasets/${path(dataset.name)}`, { limit: 200, after: next });
-      setMore((before) => ({ items: [...before.items, ...page.partition_list], next: page.next, busy: false }));
-    } catch (error) {
-      toast(error.message, "failed");
-    }
-  };
-  const rows = [...dataset.partition_list, ...more.items];
+function PartitionTable({ dataset, version, selected }) {
+  const more = useMore(version ?? dataset.dataset_version, dataset.next, async (after) => {
+    const page = await get(`datasets/${path(dataset.name)}`, { limit: 200, after, dataset_version: version });
+    return { items: page.partition_list, next: page.next };
+  });
+  const first = new Set(dataset.partition_list.map((p) => p.partition_key));
+  const rows = [...dataset.partition_list, ...more.items.filter((p) => !first.has(p.partition_key))];
   if (!rows.length) return html`<${Panel}><${Empty} title="No partition is committed yet." command=${`trace backfill ${dataset.dag} ${dataset.job} --range 0-9999`}>A partition appears here when its task has completed.</${Empty}></${Panel}>`;
-  return html`<${Panel} title="Partitions by block"><${Table} label="Partitions" rows=${rows} onEnd=${load} height=${420} selected=${(p) => p.partition_key === selected} columns=${[
-    { label: "Partition", width: "minmax(120px, 1fr)", render: (p) => html`<a class="mono" href=${`?key=${encodeURIComponent(p.partition_key)}`}>${p.partition_key}</a>` },
+  return html`<${Panel} title="Partitions by block"><${Table} label="Partitions" rows=${rows} onEnd=${more.load} height=${420} selected=${(p) => p.partition_key === selected} columns=${[
+    { label: "Partition", width: "minmax(120px, 1fr)", render: (p) => html`<a class="mono" href=${`?${query({ version, key: p.partition_key })}`}>${p.partition_key}</a>` },
     { label: "Rows", width: "100px", align: "right", render: (p) => format.number(p.row_count) },
     { label: "Size", width: "80px", align: "right", render: (p) => format.size(p.byte_count) },
     { label: "Attempt", width: "190px", render: (p) => html`<a class="mono" href=${`/tasks/${p.task_id}?attempt=${p.attempt}`}>${format.short(p.task_id)} #${p.attempt}</a>` },

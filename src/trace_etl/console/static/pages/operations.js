@@ -156,10 +156,14 @@ function Storage() {
 
 function Runtimes() {
   const state = useLive((signal) => get("runtimes", {}, signal), [], { every: 10_000 });
-  return html`<${Panel}><${Loaded} state=${state}>${(reply) => html`<${Table} label="Runtimes" rows=${reply.items ?? reply.runtimes ?? []} columns=${[
-    { label: "Runtime", width: "minmax(130px, 1fr)", render: (r) => html`<a href=${`/tasks?runtime=${encodeURIComponent(r.name ?? r.runtime)}`}>${r.name ?? r.runtime}</a>` },
-    { label: "Workers", width: "90px", align: "right", render: (r) => format.number(Array.isArray(r.workers) ? r.workers.length : r.workers) },
-    { label: "Settings", width: "minmax(220px, 3fr)", render: (r) => html`<span class="mono muted">${Object.entries(r).filter(([k, v]) => !["name", "runtime", "workers"].includes(k) && v !== null && typeof v !== "object").map(([k, v]) => `${k} ${v}`).join(" · ")}</span>` }]} />`}</${Loaded}></${Panel}>`;
+  return html`<${Panel}><${Loaded} state=${state}>${(reply) => html`<${Table} label="Runtimes" rows=${reply.items} columns=${[
+    { label: "Runtime", width: "minmax(110px, 1.4fr)", render: (r) => html`<a href=${`/tasks?runtime=${encodeURIComponent(r.name)}`}>${r.name}</a>` },
+    { label: "Workers", width: "76px", align: "right", render: (r) => (r.workers === 0 ? html`<span class="state-warning">none</span>` : format.number(r.workers)) },
+    { label: "Launcher", width: "90px", render: (r) => r.launcher }, { label: "Code", width: "90px", render: (r) => html`<span class="tag">${r.trust}</span>` },
+    { label: "Language", width: "84px", render: (r) => r.language ?? "–" }, { label: "Queue", width: "minmax(100px, 1.4fr)", render: (r) => html`<span class="mono">${r.queue ?? "–"}</span>` },
+    { label: "Slots", width: "60px", align: "right", render: (r) => format.number(r.slots) }, { label: "Memory", width: "80px", align: "right", render: (r) => format.size(r.memory_mib * 2 ** 20) },
+    { label: "Longest task", width: "100px", align: "right", render: (r) => (r.max_timeout === null ? "no limit" : format.duration(r.max_timeout)) },
+    { label: "Idle end", width: "90px", align: "right", render: (r) => (r.idle_timeout === null ? "never" : format.duration(r.idle_timeout)) }]} />`}</${Loaded}></${Panel}>`;
 }
 
 function Users() {

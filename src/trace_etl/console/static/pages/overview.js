@@ -5,16 +5,27 @@ import * as format from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { Empty, html, Icon, JobLink, DatasetLink, Loaded, Page, Panel, State, Table, TaskLink, Time } from "../lib/ui.js";
 
+/** In the address of a list of tasks: those that failed without an error code. */
+export const NO_CODE = "-";
+
 const load = async (signal) => {
-  const [overview, failures, invalidations, running, pauses] = await Promise.all([
+  const [overview, failures, invalidations, running, runtimes] = await Promise.all([
     get("overview", {}, signal),
     get("failures", {}, signal),
     get("invalidations", { limit: 20 }, signal),
     get("tasks", { status: "Running", limit: 12 }, signal),
-    get("pauses", { limit: 20 }, signal),
+    get("runtimes", {}, signal),
   ]);
-  return { overview, failures: failures.items, invalidations: invalidations.items, running: running.items, pauses: pauses.items };
+  const empty = runtimes.items.filter((runtime) => runtime.workers === 0);
+  const stuck = await Promise.all(empty.map(async ({ name }) => ({ name, tasks: await findUnfinished(name, signal) })));
+  return { overview, failures: failures.items, invalidations: invalidations.items, running: running.items, stuck: stuck.filter(({ tasks }) => tasks) };
 };
+
+/** The state of unfinished tasks of a runtime, if it has any. @param {string} runtime @param {AbortSignal} signal */
+async function findUnfinished(runtime, signal) {
+  for (const status of ["Running", "Queued"]) if ((await get("tasks", { runtime, status, limit: 1 }, signal)).items.length) return status;
+  return null;
+}
 
 export function OverviewPage() {
   const state = useLive(load, [], { every: 10_000 });
@@ -24,9 +35,9 @@ export function OverviewPage() {
   </${Page}>`;
 }
 
-function Content({ overview, failures, invalidations, running, pauses }) {
+function Content({ overview, failures, invalidations, running, stuck }) {
   const reorganisations = invalidations.filter((item) => item.reason.startsWith("reorganisation"));
-  return html`<${Health} overview=${overview} failures=${failures} pauses=${pauses} />
+  return html`<${Health} overview=${overview} failures=${failures} stuck=${stuck} />
     <div class="stats">
       <${Stat} icon="running" label="Running" value=${overview.running} href="/tasks?status=Running" />
       <${Stat} icon="queued" label="Waiting" value=${overview.queued} href="/tasks?status=Queued" hint=${overview.retrying ? `${format.number(overview.retrying)} retry later` : ""} />
@@ -61,13 +72,14 @@ function Content({ overview, failures, invalidations, running, pauses }) {
     </div>`;
 }
 
-/** One line that says whether somebody must act. */
-function Health({ overview, failures, pauses }) {
+/** One line that says whether anything needs attention. */
+function Health({ overview, failures, stuck }) {
   const problems = [
     overview.failed && html`<a href="/tasks?view=failures">${format.count(overview.failed, "task")} failed permanently</a>${failures.length > 1 ? ` with ${failures.length} different errors` : ""}`,
     overview.outbox_failed && html`<a href="/operations/outbox">${format.count(overview.outbox_failed, "side effect")} failed</a>`,
     overview.batches_failed && html`<a href="/operations/batches">${format.count(overview.batches_failed, "batch")} dead-lettered</a>`,
-    pauses.length && html`<a href="/operations/pauses">${format.count(pauses.length, "pause")}</a>`,
+    overview.paused && html`<a href="/operations/pauses">${format.count(overview.paused, "paused job")}</a>`,
+    ...stuck.map(({ name, tasks }) => html`<a href=${`/tasks?runtime=${encodeURIComponent(name)}&status=${tasks}`}>tasks ${tasks === "Running" ? "run" : "wait"} on ${name}, which has no worker</a>`),
     ...overview.chains.filter((chain) => chain.status !== "Running").map((chain) => html`<a href=${`/tasks/${chain.task_id}`}>${chain.dag}.${chain.job} is not following its chain</a>`),
   ].filter(Boolean);
   if (!problems.length) return html`<div class="banner"><${Icon} kind="completed" /><strong>Everything is healthy.</strong></div>`;
@@ -98,8 +110,8 @@ function Chains({ chains }) {
 
 export const FailureTable = ({ items, actions }) => html`<${Table} label="Failures by error" rows=${items} href=${(group) => `/tasks/${group.task_id}`} columns=${[
   { label: "Job", width: "minmax(140px, 1fr)", render: (group) => html`<${JobLink} dag=${group.dag} job=${group.job} />` },
-  { label: "Error", width: "minmax(100px, 150px)", render: (group) => html`<${State} status="Failed" text=${group.error_code ?? "unknown"} />` },
-  { label: "Tasks", width: "60px", align: "right", render: (group) => html`<a class="num" href=${`/tasks?status=Failed&dag=${encodeURIComponent(group.dag)}&job=${encodeURIComponent(group.job)}&error_code=${encodeURIComponent(group.error_code ?? "")}`}>${format.number(group.tasks)}</a>` },
+  { label: "Error", width: "minmax(100px, 150px)", render: (group) => html`<${State} status="Failed" text=${group.error_code || "without a code"} />` },
+  { label: "Tasks", width: "60px", align: "right", render: (group) => html`<a class="num" href=${`/tasks?status=Failed&dag=${encodeURIComponent(group.dag)}&job=${encodeURIComponent(group.job)}&error_code=${encodeURIComponent(group.error_code || NO_CODE)}`}>${format.number(group.tasks)}</a>` },
   { label: "Last message", width: "minmax(160px, 2fr)", render: (group) => html`<span class="mono" title=${group.error_message}>${group.error_message}</span>` },
   { label: "Last", width: "80px", align: "right", render: (group) => html`<${Time} at=${group.newest_at} />` },
   ...(actions ? [{ label: "", width: "auto", align: "right", render: actions }] : []),

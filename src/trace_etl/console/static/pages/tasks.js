@@ -1,11 +1,11 @@
 // The list of tasks with filters, failures by error, and one task with its attempts and its log.
 import { useEffect, useRef, useState } from "../vendor/preact.js";
-import { can, get, path, post } from "../lib/api.js";
+import { can, get, getAll, path, post } from "../lib/api.js";
 import * as format from "../lib/format.js";
-import { useLive } from "../lib/live.js";
+import { useLive, useMore } from "../lib/live.js";
 import { address, setParams } from "../lib/router.js";
-import { ask, Command, Empty, Failure, Fields, html, JobLink, Loaded, Page, Panel, State, Table, Tabs, TaskLink, taskState, Time, toast } from "../lib/ui.js";
-import { FailureTable } from "./overview.js";
+import { ask, Command, Empty, Failure, Fields, html, JobLink, Loaded, Page, Panel, State, Table, Tabs, TaskLink, taskState, Time } from "../lib/ui.js";
+import { FailureTable, NO_CODE } from "./overview.js";
 
 const STATUSES = ["Queued", "Running", "Completed", "Failed", "Canceled"];
 const FILTERS = ["dag", "job", "operator", "runtime", "worker", "error_code"];
@@ -24,25 +24,27 @@ function TaskList() {
   const { params } = address.value;
   const filters = Object.fromEntries([...FILTERS, "status"].map((name) => [name, params.get(name) || undefined]));
   const key = JSON.stringify(filters);
-  const [more, setMore] = useState({ key: "", items: [], next: null, busy: false });
-  const state = useLive((signal) => get("tasks", { ...filters, limit: PAGE }, signal), [key], { matches: (change) => change.kind === "task" });
-  useEffect(() => setMore({ key, items: [], next: null, busy: false }), [key]);
-  const first = state.data?.items ?? [];
-  const known = new Set(first.map((task) => task.task_id));
-  const rows = [...first, ...more.items.filter((task) => !known.has(task.task_id))].map((task) => ({ ...task, key: task.task_id }));
-  const next = more.items.length ? more.next : state.data?.next;
-  const loadMore = async () => {
-    if (more.busy || !next) return;
-    setMore({ ...more, busy: true });
-    try {
-      const page = await get("tasks", { ...filters, limit: PAGE, after: next });
-      setMore((before) => ({ key, items: [...before.items, ...page.items], next: page.next, busy: false }));
-    } catch (error) {
-      toast(error.message, "failed");
+  const isWithoutCode = filters.error_code === NO_CODE; // the API has no filter for it
+  const read = async (limit, after, signal) => {
+    for (;;) {
+      const page = await get("tasks", { ...filters, error_code: isWithoutCode ? undefined : filters.error_code, limit, after }, signal);
+      const items = isWithoutCode ? page.items.filter((task) => !task.error_code) : page.items;
+      if (items.length || !page.next) return { items, next: page.next, last: page.items.at(-1) };
+      after = page.next;
     }
   };
+  const shown = useRef(PAGE);
+  // What is shown is read again, up to the longest page, so that new tasks do not push others out.
+  const state = useLive((signal) => read(Math.min(1000, shown.current), undefined, signal), [key], { matches: (change) => change.kind === "task" });
+  const more = useMore(key, state.data?.next, (after) => read(PAGE, after));
+  const last = state.data?.last;
+  const isBelow = (task) => !last || task.created_at < last.created_at || (task.created_at === last.created_at && task.task_id < last.task_id);
+  const below = more.items.filter(isBelow);
+  const next = below.length ? more.next : state.data?.next;
+  const rows = [...(state.data?.items ?? []), ...below].map((task) => ({ ...task, key: task.task_id }));
+  shown.current = Math.max(PAGE, rows.length);
   return html`<${Filters} filters=${filters} />
-    <${Panel}><${Loaded} state=${state} rows=${10}>${() => rows.length ? html`<${Table} label="Tasks, newest first" rows=${rows} onEnd=${loadMore}
+    <${Panel}><${Loaded} state=${state} rows=${10}>${() => rows.length ? html`<${Table} label="Tasks, newest first" rows=${rows} onEnd=${more.load}
       height=${Math.max(360, innerHeight - 260)} href=${(task) => `/tasks/${task.task_id}`} columns=${[
         { label: "State", width: "104px", render: (task) => html`<${State} status=${taskState(task)} />` },
         { label: "Job", width: "minmax(150px, 1.2fr)", render: (task) => html`<${JobLink} dag=${task.dag} job=${task.job} />` },
@@ -61,7 +63,7 @@ function Filters({ filters }) {
   return html`<div class="filters">
     <label>State<select value=${filters.status ?? ""} onChange=${(e) => setParams({ status: e.target.value })}><option value="">All</option>${STATUSES.map((s) => html`<option>${s}</option>`)}</select></label>
     <label>DAG<select value=${filters.dag ?? ""} onChange=${(e) => setParams({ dag: e.target.value })}><option value="">All</option>${(dags.data?.items ?? []).map((d) => html`<option>${d.dag}</option>`)}</select></label>
-    ${["job", "operator", "worker", "error_code"].map((name) => html`<label>${name === "error_code" ? "Error" : name[0].toUpperCase() + name.slice(1)}
+    ${FILTERS.slice(1).map((name) => html`<label>${name === "error_code" ? "Error" : name[0].toUpperCase() + name.slice(1)}
       <input value=${filters[name] ?? ""} placeholder="Any" onChange=${(e) => setParams({ [name]: e.target.value.trim() })} /></label>`)}
   </div>`;
 }
@@ -75,13 +77,21 @@ function Failures() {
 }
 
 function retryGroup(group) {
-  const body = { dag: group.dag, job: group.job, error_code: group.error_code ?? undefined };
+  const { dag, job, error_code } = group;
+  /** The API chooses by code. Tasks without one are named. */
+  const run = async () => {
+    if (error_code) return (await post("tasks/retry", { dag, job, error_code })).retried;
+    const failed = (await getAll("tasks", { dag, job, status: "Failed" })).filter((task) => !task.error_code && !task.retry_at);
+    let retried = 0;
+    for (let i = 0; i < failed.length; i += 1000) retried += (await post("tasks/retry", { task_ids: failed.slice(i, i + 1000).map((task) => task.task_id) })).retried;
+    return retried;
+  };
   ask({
     title: `Retry ${format.count(group.tasks, "task")} of ${group.dag}.${group.job}?`,
-    body: html`<p>All of them failed with <code>${group.error_code ?? "an unknown error"}</code>. Each gets as many attempts as a new task. Other tasks are not touched.</p>
-      <${Command} text=${`trace retry --dag ${group.dag} --job ${group.job}${group.error_code ? ` --error ${group.error_code}` : ""}`} />`,
+    body: html`<p>All of them failed ${error_code ? html`with <code>${error_code}</code>` : "without an error code"}. Each gets as many attempts as a new task. Other tasks are not touched.</p>
+      ${error_code && html`<${Command} text=${`trace retry --dag ${dag} --job ${job} --error ${error_code}`} />`}`,
     action: "Retry",
-    run: async () => `${format.count((await post("tasks/retry", body)).retried, "task")} will run again.`,
+    run: async () => `${format.count(await run(), "task")} will run again.`,
   });
 }
 
@@ -167,13 +177,15 @@ function Outputs({ task, attempt }) {
   ]} /></${Panel}>`;
 }
 
-/** The output of one attempt. The newest part is shown; earlier parts are loaded on request. */
+/** The output of one attempt, and what it writes from now on. At most the last 400,000 characters. */
 function Log({ task, attempt }) {
   const [text, setText] = useState("");
   const [error, setError] = useState(/** @type {any} */ (null));
   const box = useRef(/** @type {any} */ (null));
   const start = useRef(0);
   const isRunning = task.status === "Running" && task.attempt === attempt;
+  const isWanted = address.value.hash === "log";
+  useEffect(() => { if (isWanted) document.getElementById("log")?.scrollIntoView(); }, [isWanted, Boolean(text)]);
   useEffect(() => {
     let stopped = false;
     let timer = 0;
@@ -197,7 +209,7 @@ function Log({ task, attempt }) {
     read();
     return () => { stopped = true; clearTimeout(timer); };
   }, [task.task_id, attempt, isRunning]);
-  return html`<${Panel} title=${`Log of attempt ${attempt}`} actions=${html`<${Command} text=${`trace logs ${format.short(task.task_id)} --attempt ${attempt}`} />`}>
+  return html`<${Panel} id="log" title=${`Log of attempt ${attempt}`} actions=${html`<${Command} text=${`trace logs ${format.short(task.task_id)} --attempt ${attempt}`} />`}>
     <${Failure} error=${error} />
     ${text ? html`<div class="log" ref=${box} tabindex="0" role="log" aria-label=${`Log of attempt ${attempt}`}><pre>${text}</pre></div>`
       : html`<${Empty} title="This attempt wrote no output.">Functions write here what they print, and operators the error that ended them.</${Empty}>`}</${Panel}>`;

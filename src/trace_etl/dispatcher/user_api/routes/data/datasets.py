@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Annotated
+from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query
 
@@ -24,7 +25,7 @@ from trace_etl.model.scope import Range
 from trace_etl.state.catalog import datasets
 from trace_etl.state.catalog.datasets import DatasetFilter
 from trace_etl.state.db.snapshots import snapshot
-from trace_etl.state.partitions import certificates, partition_queries
+from trace_etl.state.partitions import certificates, partition_map, partition_queries
 from trace_etl.state.routing import cursors
 
 router = APIRouter(prefix="/v1", tags=["datasets"])
@@ -44,12 +45,22 @@ async def list_datasets(
 
 
 @router.get("/datasets/{name}")
-async def get_dataset(name: Name, user: CallerDep, ctx: ContextDep, page: PageDep) -> DatasetDetail:
+async def get_dataset(
+    name: Name,
+    user: CallerDep,
+    ctx: ContextDep,
+    page: PageDep,
+    dataset_version: Annotated[
+        UUID | None,
+        Query(description="Generation of the partitions and gaps. Default: the one readers see."),
+    ] = None,
+) -> DatasetDetail:
     """Show one published dataset: its generations, gaps, consumers and a page of its partitions."""
     after = page.after(int, str)
     async with snapshot(ctx.pool) as conn:
         dataset = await datasets.get_dataset(conn, user.org_id, name)
-        version = dataset.dataset_version
+        shown = await partition_map.find_generation(conn, user.org_id, name, dataset_version)
+        version = shown.dataset_version
         rows = await partition_queries.list_partitions(conn, version, after=after, limit=page.fetch)
         gaps = await partition_queries.list_gaps(conn, version)
         planned = await datasets.get_planned_columns(conn, version)

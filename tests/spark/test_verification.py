@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.faulty_node import Calls, FaultyNode, Reply
 from support.forged_blocks import CHAINS, DEPOSIT, FORKS, make_block
 from trace_etl.dag.chain.rules import VerifyRules
+from trace_etl.dag.chain.tables import ColumnChoice
 from trace_etl.spark.errors import ChainMismatch
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource
@@ -36,10 +37,15 @@ class OneBlock:
     def serve(self, block: Block) -> None:
         self.block, self.receipts = block
 
-    def read(self, rules: VerifyRules = STRICT, tables: tuple[str, ...] = TABLES) -> BlockChunk:
+    def read(
+        self,
+        rules: VerifyRules = STRICT,
+        tables: tuple[str, ...] = TABLES,
+        columns: ColumnChoice = "standard",
+    ) -> BlockChunk:
         number = self.number
         source = RpcSource((self.node.url,), concurrency=1, tries=1)
-        with RangeReader(source, tables, rules) as reader:
+        with RangeReader(source, tables, rules, columns) as reader:
             [chunk] = reader.chunks(number, number)
         return chunk
 
@@ -225,6 +231,21 @@ def test_the_bloom_level_detects_missing_logs_without_receipts(node: OneBlock) -
     node.read(VerifyRules("links"), ("logs",))
     with pytest.raises(ChainMismatch, match="logsBloom: expected 0x"):
         node.read(VerifyRules("bloom"), ("logs",))
+
+
+@pytest.mark.parametrize("name", ["london", "arbitrum"])
+def test_the_count_of_transactions_is_proven_without_their_table(node: OneBlock, name: str) -> None:
+    block, receipts = copy.deepcopy(serve(node, name))
+    rules = VerifyRules("roots", CHAINS[name][:1] if name in CHAINS else ())
+    columns = ("transaction_count",)
+    assert len(node.read(rules, ("blocks",), columns).receipts) == len(receipts)
+    block["transactions"].pop()
+    for left in (receipts, receipts[:-1]):
+        node.serve((block, left))
+        with pytest.raises(ChainMismatch):
+            node.read(rules, ("blocks",), columns)
+    node.read(rules, ("blocks",))  # receipts are not read for the other columns
+    node.read(VerifyRules("bloom"), ("blocks",), columns)
 
 
 def test_an_exception_skips_its_check_only(node: OneBlock) -> None:

@@ -72,10 +72,12 @@ def test_the_attempt_of_a_worker_that_disconnects_is_retried_before_its_lease_ex
     one.let_lease_expire(short)
     assert one.live.run(patient.reap_once) == 1  # a lease can be shorter
     assert attempt_record(one, short)["cause"] == "worker_gone"
+    reaper.wake.retries.clear()
     assert one.live.run(reaper.reap_once) == 1
     row, record = one.row(attempt.task_id), attempt_record(one, attempt)
     assert (row["status"], record["cause"]) == ("Failed", "worker_gone")
     assert row["retry_at"] <= record["ended_at"]  # at once: the task is not to blame
+    assert reaper.wake.retries.is_set()  # and not at the scheduler's next poll
     one.live.run(one.live.service.retries.retry_once)
     second = one.claimed(attempt.task_id)
     assert second.number == 2
@@ -111,6 +113,7 @@ def test_an_outage_gives_lost_workers_time_to_return(
     assert one.live.run(reaper.reap_once) == 0
     assert one.live.run(reaper.reap_once) == 0  # for the length of the grace
     assert one.heartbeat(attempt).status_code == 200
+    one.complete(attempt)  # a later pass of another test would end it
 
 
 @pytest.fixture

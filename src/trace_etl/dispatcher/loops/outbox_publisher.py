@@ -130,9 +130,8 @@ class OutboxPublisher:
             if group := [i for i in queued if i.bulk is bulk]:
                 queue_of = self.runtimes.queue_of
                 messages = [(queue_of(i.target), {"task_id": str(i.subject)}) for i in group]
-                # Jobs take turns: work downstream starts before the last task upstream.
-                jobs = [str(i.job_id) if i.job_id else None for i in group]
-                await self.queue.send(messages, groups=jobs, bulk=bulk)
+                turns = [_choose_group(row) for row in group]
+                await self.queue.send(messages, groups=turns, bulk=bulk)
         await self._delete_performed(rows)
 
     async def _send_buffer_messages(self, rows: list[LeasedRow]) -> None:
@@ -163,6 +162,16 @@ class OutboxPublisher:
     async def _delete_performed(self, rows: list[LeasedRow]) -> None:
         async with self.pool.connection() as conn:
             await outbox.delete_performed(conn, _outbox_ids(rows))
+
+
+def _choose_group(row: LeasedRow) -> str | None:
+    """Jobs take turns: work downstream starts before the last task upstream.
+
+    Retries take turns of their own: their data is older than what the job has not started yet.
+    """
+    if row.job_id is None:
+        return None
+    return f"{row.job_id}:retry" if row.is_retry else str(row.job_id)
 
 
 def _outbox_ids(rows: list[LeasedRow]) -> list[int]:

@@ -45,6 +45,7 @@ from trace_etl.state.routing import chain_heads
 from trace_etl.state.tasks import claims, completions, leases, task_queries
 from trace_etl.state.tasks.completions import Completion, FenceState, NewEvent
 
+_CHAIN_MISMATCH = "chain_mismatch"
 _COMMIT_TRIES = 3  # when other attempts commit overlapping ranges concurrently
 
 
@@ -210,6 +211,10 @@ class Lifecycle:
         remaining = [c for c in batch if c.fence.task_id not in statuses]
         statuses |= await completions.complete(conn, remaining) if remaining else {}
         metrics.count_transitions(statuses.values())
+        failed = [c for c in batch if c.error_code == _CHAIN_MISMATCH]
+        metrics.REJECTED_ANSWERS.labels("failed").inc(
+            len([c for c in failed if c.fence.task_id in statuses])
+        )
         self._parts.wake.note_completion()
         refused = [c.fence.task_id for c in batch if c.fence.task_id not in statuses]
         states = await completions.fence_states(conn, refused) if refused else {}
@@ -247,6 +252,9 @@ class Lifecycle:
                         if mapped:
                             await time_partitions.record(conn, fence, mapped)
                         metrics.count_transitions(statuses.values())
+                        # The outputs of an attempt have the same list.
+                        corrected = max((len(p.rejected) for p in published), default=0)
+                        metrics.REJECTED_ANSWERS.labels("corrected").inc(corrected)
                         return statuses[fence.task_id]
                     states = await completions.fence_states(conn, [fence.task_id])
                 answer = _repeat_or_refusal(completion, states.get(fence.task_id))

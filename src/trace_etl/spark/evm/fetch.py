@@ -92,7 +92,9 @@ class RangeReader:
         counts_transactions = "blocks" in tables and "transaction_count" in _list_added(
             "blocks", columns
         )
-        self._wants_receipts = self._wants_transactions or (self._wants_logs and has_root)
+        # Only the receipts prove the data of logs, and how many transactions a block has.
+        is_proven = has_root and (self._wants_logs or counts_transactions)
+        self._wants_receipts = self._wants_transactions or is_proven
         self._shape = shapes.block(
             transactions=self._wants_transactions,
             hashes=self._wants_traces or self._wants_receipts or counts_transactions,

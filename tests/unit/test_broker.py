@@ -75,7 +75,8 @@ def test_the_fence_of_a_call_is_always_that_of_this_attempt(
     name: str, connection: BrokerConnection, services: Services
 ) -> None:
     other = {"task_id": str(UUID(int=9)), "attempt": 99, "lease_token": str(UUID(int=8))}
-    connection.call(f"/v1/task/{name}", {**other, "x": 1})
+    false = {**other, "isolation": "lambda"}  # only the worker knows how the function is isolated
+    connection.call(f"/v1/task/{name}", {**false, "x": 1})
     [(service, request)] = services.requests
     assert (service, json.loads(request.content)) == ("dispatcher", {**FENCE, "x": 1})
 

@@ -225,6 +225,7 @@ def _add_fence(content: bytes, identity: AttemptIdentity) -> tuple[bytes, dict[s
         if not isinstance(fields, dict):
             raise ValueError("not an object")
         sent = {**cast("dict[str, Any]", fields), **identity.fence()}
+        sent.pop("isolation", None)  # of a heartbeat: only the worker knows it
         batch = {name: sent.get(name) for name in _COUNTED}
         return json.dumps(sent, allow_nan=False).encode(), batch
     except (ValueError, RecursionError) as error:

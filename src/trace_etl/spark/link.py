@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from trace_etl.api.task.events import Event
+from trace_etl.model.task import Isolation
 
 
 class EmitEvents(Protocol):
@@ -34,6 +35,10 @@ def ignore_output(content: bytes) -> None:
     """Drop output: the default of `log`."""
 
 
+def ignore_isolation(level: Isolation) -> None:
+    """Drop the level: the default of `isolated`."""
+
+
 def keep_text(text: str) -> str:
     """Return the text: the default of `mask`."""
     return text
@@ -58,6 +63,8 @@ class DispatcherLink:
     """Whether the job is paused. A long-running operator sends no events during a pause."""
     log: Callable[[bytes], None] = ignore_output
     """Keeps output of the attempt for people."""
+    isolated: Callable[[Isolation], None] = ignore_isolation
+    """Reports that the sandbox of the attempt has started, and its level."""
     mask: Callable[[str], str] = keep_text
     """Removes tokens and secrets from a text."""
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)

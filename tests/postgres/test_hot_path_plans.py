@@ -357,7 +357,9 @@ HOT: dict[str, Statement] = {
     "find_claimed": lambda c, s: claims.find_claimed(c, requests(s)[0]),
     "find_running": lambda c, s: claims.find_running(c, [uuid4() for _ in range(20)]),
     "get_claimed": lambda c, s: claims.get_claimed(c, s.queued[0]),
-    "extend": lambda c, s: leases.extend(c, [s.fence, stale(s.fence)]),
+    "extend": lambda c, s: leases.extend(
+        c, [leases.Extension(f, "lambda") for f in (s.fence, stale(s.fence))]
+    ),
     "complete": lambda c, s: completions.complete(
         c, [Completion(s.fence, "Completed", b"x", events=[s.event()])]
     ),

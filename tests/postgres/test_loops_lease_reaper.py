@@ -49,6 +49,24 @@ def test_a_silent_worker_that_still_listens_is_reported_as_lease_expired(one: Be
     assert "alive" in record["error_message"]
 
 
+def test_an_attempt_that_is_lost_records_how_its_code_was_isolated(one: Bench) -> None:
+    started, unstarted = (claimed(one, "alive", "max_attempts: 2") for _ in range(2))
+    assert one.heartbeat(started, isolation="lambda").status_code == 200
+    assert one.heartbeat(started).status_code == 200  # a later one changes nothing
+    assert one.heartbeat(unstarted).status_code == 200
+    for attempt in (started, unstarted):
+        one.let_lease_expire(attempt)
+    assert one.reap() == 2
+    levels = [attempt_record(one, attempt)["isolation"] for attempt in (started, unstarted)]
+    assert levels == ["lambda", None]
+    # The next attempt may end before its sandbox starts.
+    one.rows("UPDATE tasks SET retry_at = now() WHERE task_id = %s", started.task_id)
+    one.live.run(one.live.service.retries.retry_once)
+    second = one.claimed(started.task_id)
+    assert one.complete(second, "Failed").status_code == 200
+    assert attempt_record(one, second)["isolation"] is None
+
+
 def reaper_without_delay(bench: Bench) -> LeaseReaper:
     return replace(bench.live.service.reaper, gone_after=0.0, lost_since={})
 

@@ -285,6 +285,20 @@ def test_a_killed_program_leaves_nothing() -> None:
     eventually(lambda: not any(child.is_running() for child in tree))
 
 
+def test_a_program_has_started_when_all_layers_are_in_place() -> None:
+    process = start_sleeper()
+    try:
+        assert process.wait_for_start()
+    finally:
+        process.kill()
+        process.wait()
+    assert process.wait_for_start()
+    missing = Program(["/x"], files=[Shown(Path("/etc/passwd"), "/proc/not/possible")])
+    refused = SandboxedProcess(missing)
+    assert not refused.wait_for_start()
+    assert refused.wait().exit_code != 0
+
+
 def test_memory_of_children_and_shared_mappings_counts() -> None:
     code = """
         import mmap, os, signal
@@ -372,10 +386,14 @@ def test_the_spawner_shows_only_files_of_its_directory(tmp_path: Path) -> None:
         for path in (secret, allowed / "link", allowed / ".." / "secret", Path("/etc")):
             with pytest.raises(OSError, match="outside of"):
                 program = Program(["/x"], files=[Shown(path, "/var/task")])
-                spawner.start(program, printed.append).wait()
+                refused = spawner.start(program, printed.append)
+                assert not refused.wait_for_start()
+                refused.wait()
         shown = [Shown(allowed / "code.py", "/var/task/code.py")]
         command = [bubblewrap.PYTHON, "-I", "/var/task/code.py"]
-        ended = spawner.start(Program(command, files=shown), printed.append).wait()
+        started = spawner.start(Program(command, files=shown), printed.append)
+        assert started.wait_for_start()
+        ended = started.wait()
         assert ended.output == b"".join(printed) == b"ran\n"
         sleeping = Program([bubblewrap.PYTHON, "-c", "import signal; signal.pause()"])
         sleeper = spawner.start(sleeping, printed.append)

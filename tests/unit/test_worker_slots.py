@@ -66,8 +66,6 @@ class AcceptingDispatcher:
 class Running:
     """A runner whose tasks run until they are canceled."""
 
-    isolation = None
-
     def __init__(self) -> None:
         self.started: Queue[str] = Queue()
         self._over = threading.Event()

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from trace_etl.api.task.events import ChainHead, Event
+from trace_etl.model.task import Isolation
 
 
 class EmitEvents(Protocol):
@@ -32,6 +33,10 @@ class PublishBatch(Protocol):
 
 def ignore_output(content: bytes) -> None:
     """Drop output: the default of `log`."""
+
+
+def ignore_isolation(level: Isolation) -> None:
+    """Drop the level: the default of `isolated`."""
 
 
 def keep_text(text: str) -> str:
@@ -64,6 +69,8 @@ class DispatcherLink:
     """Reports how far a follower is. Raises TraceError once the lease is lost."""
     log: Callable[[bytes], None] = ignore_output
     """Keeps output of the attempt for people."""
+    isolated: Callable[[Isolation], None] = ignore_isolation
+    """Reports that the sandbox of the attempt has started, and its level."""
     mask: Callable[[str], str] = keep_text
     """Removes tokens and secrets from a text."""
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)

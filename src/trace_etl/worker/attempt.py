@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 import structlog
@@ -29,9 +29,6 @@ Interruption = Literal["lost", "canceled", "timeout", "stopped"]
 
 class Runner(Protocol):
     """Runs operators: in operator hosts, or in sandboxes."""
-
-    isolation: ClassVar[Isolation | None]
-    """How the code of its tasks is isolated. None: it is code of the platform."""
 
     def run(self, task: lifecycle.TaskPayload, link: DispatcherLink) -> lifecycle.TaskResult: ...
 
@@ -66,6 +63,10 @@ class Attempt:
     """The secrets that this worker may pass to operators. None: it runs untrusted code."""
 
     _ended: threading.Event = field(default_factory=threading.Event)
+    _changed: threading.Event = field(default_factory=threading.Event)
+    """Set when the attempt has ended, or its sandbox has started: wakes the thread of heartbeats."""
+    _isolation: Isolation | None = None
+    """How the code of this attempt is isolated. None: it is code of the platform, or has not started."""
     _interruption: Interruption | None = None
     _is_paused: bool = False
     """Whether the job was paused at the last heartbeat."""
@@ -99,6 +100,7 @@ class Attempt:
         heartbeat.start()
         body = self._run_operator()
         self._ended.set()
+        self._changed.set()
         heartbeat.join()
         self._log.flush(is_end=True)
         # Report a finished result even without the lease: it counts until the next attempt starts.
@@ -122,6 +124,7 @@ class Attempt:
                 is_paused=lambda: self._is_paused,
                 report_head=self._report_head,
                 log=self._log.write,
+                isolated=self._note_isolation,
                 mask=self._log.secrets.mask,
                 secrets=secrets,
             )
@@ -216,8 +219,7 @@ class Attempt:
         )
 
     def _make_body(self, status: str, **fields: object) -> lifecycle.Complete:
-        level = self.runner.isolation
-        isolation = {"isolation": level} if level is not None else {}
+        isolation = {"isolation": self._isolation} if self._isolation is not None else {}
         return lifecycle.Complete.model_validate(
             {**self._fence.model_dump(), "status": status, **isolation, **fields}
         )
@@ -262,7 +264,10 @@ class Attempt:
         while self._interruption is None:
             now = time.monotonic()
             until = min(deadline, next_heartbeat, now + _CHECK_STOP_SECONDS)
-            if self._ended.wait(max(0.0, until - now)):
+            if self._changed.wait(max(0.0, until - now)):
+                self._changed.clear()
+                next_heartbeat = now  # it reports the isolation at once
+            if self._ended.is_set():
                 return
             self._log.flush()
             if self.stopping.is_set():
@@ -277,7 +282,8 @@ class Attempt:
         """Extend the lease. Returns the seconds until the next heartbeat: fewer after a failure."""
         interval = self.claimed.task.heartbeat_seconds
         try:
-            reply = self.client.heartbeat(self._fence, self._token, timeout=max(1.0, interval))
+            body = lifecycle.Heartbeat(**self._fence.model_dump(), isolation=self._isolation)
+            reply = self.client.heartbeat(body, self._token, timeout=max(1.0, interval))
         except Unreachable as error:
             # The lease may outlast the outage: continue, and let the Dispatcher's fence decide.
             self._failed_heartbeats += 1
@@ -294,6 +300,11 @@ class Attempt:
         if reply.cancel_requested:
             self._interrupt("canceled")
         return interval
+
+    def _note_isolation(self, level: Isolation) -> None:
+        """Report at once how the code is isolated: the attempt may end without a report."""
+        self._isolation = level
+        self._changed.set()
 
     def _send_output(self, position: int, text: str) -> bool:
         """Send a part of the output. False: the Dispatcher does not answer, so it is sent later."""

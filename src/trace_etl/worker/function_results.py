@@ -28,6 +28,10 @@ SHOWN_OUTPUT = 4000
 class RunningProgram(Protocol):
     """A program in a sandbox: in this process, or in the spawner."""
 
+    def wait_for_start(self) -> bool:
+        """Wait until the program runs. False: the sandbox could not be made, and `wait` says why."""
+        ...
+
     def wait(self) -> Ended: ...
 
     def kill(self) -> None: ...

@@ -59,7 +59,7 @@ class AttemptItem(Reply):
     error_code: str | None
     error_message: str | None
     isolation: str | None = None
-    """How untrusted code was isolated; null for code of the platform."""
+    """How untrusted code was isolated; null for code of the platform, and if the sandbox did not start."""
     outputs: list[OutputItem] = []
 
 

@@ -44,6 +44,7 @@ from trace_etl.state.partitions.partition_pointers import ConcurrentCommit
 from trace_etl.state.routing import chain_heads
 from trace_etl.state.tasks import claims, completions, leases, task_queries
 from trace_etl.state.tasks.completions import Completion, FenceState, NewEvent
+from trace_etl.state.tasks.leases import Extension
 
 _CHAIN_MISMATCH = "chain_mismatch"
 _COMMIT_TRIES = 3  # when other attempts commit overlapping ranges concurrently
@@ -112,7 +113,7 @@ class Lifecycle:
     ) -> bodies.HeartbeatAccepted:
         """Extend the caller's lease. Raises LeaseLost, on which the worker must stop immediately."""
         caller.require(body.fence())
-        lease = await self._heartbeats.submit(body.fence())
+        lease = await self._heartbeats.submit(Extension(body.fence(), body.isolation))
         renewed = self._parts.tokens.renew(token) if caller.is_nearly_expired(time.time()) else None
         return bodies.HeartbeatAccepted(
             lease_expires_at=lease.lease_expires_at,
@@ -122,9 +123,10 @@ class Lifecycle:
         )
 
     async def _heartbeat_batch(
-        self, conn: Conn, fences: list[Fence]
+        self, conn: Conn, heartbeats: list[Extension]
     ) -> list[leases.Lease | Exception]:
-        extended = await leases.extend(conn, fences)
+        extended = await leases.extend(conn, heartbeats)
+        fences = [heartbeat.fence for heartbeat in heartbeats]
         refused = [f.task_id for f in fences if f not in extended]
         states = await completions.fence_states(conn, refused) if refused else {}
         return [extended.get(f) or _refusal(f, states.get(f.task_id)) for f in fences]

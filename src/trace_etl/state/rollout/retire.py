@@ -53,7 +53,8 @@ async def retire_tasks(conn: Conn, dag_id: UUID, *, reason: str = "the DAG was r
 # completion of the old attempt is refused, as after a lost lease.
 _REQUEUE = """
 WITH wanted AS MATERIALIZED (
-    SELECT t.task_id, t.status, t.attempt, t.worker_id, t.started_at, t.lease_token
+    SELECT t.task_id, t.status, t.attempt, t.worker_id, t.started_at, t.lease_token,
+           t.isolation
       FROM jobs j JOIN tasks t ON t.job_id = j.job_id
       JOIN job_revisions own ON own.revision_id = t.revision_id
      WHERE j.dag_id = %(dag_id)s AND j.active AND t.abandoned
@@ -67,8 +68,9 @@ WITH wanted AS MATERIALIZED (
                AND input_generation(i, d) = t.dataset_version))
      ORDER BY t.task_id FOR UPDATE OF t
 ), ended AS (
-    INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_message)
-    SELECT task_id, attempt, worker_id, started_at, 'Canceled', 'the DAG was redeployed'
+    INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_message,
+                               isolation)
+    SELECT task_id, attempt, worker_id, started_at, 'Canceled', 'the DAG was redeployed', isolation
       FROM wanted WHERE status = 'Running'
     ON CONFLICT (task_id, attempt) DO NOTHING
 ), again AS (
@@ -78,7 +80,7 @@ WITH wanted AS MATERIALIZED (
            max_attempts = t.attempt + t.max_attempts, retry_at = NULL, lease_token = NULL,
            lease_expires_at = NULL, deadline_at = NULL, worker_id = NULL, started_at = NULL,
            finished_at = NULL, completion_hash = NULL, cause = NULL, error_code = NULL,
-           error_message = NULL
+           error_message = NULL, isolation = NULL
       FROM wanted w WHERE t.task_id = w.task_id
     RETURNING t.task_id, t.runtime
 ), woken AS (

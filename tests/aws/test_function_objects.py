@@ -84,7 +84,10 @@ def test_a_function_uses_objects_on_s3_within_its_scope(
     task.put_object(f"{task.scratch_url}a/b.txt", b"content")
     assert task.get_object(f"{task.scratch_url}a/b.txt") == b"content"
     task.put_object(f"{task.export_url}report.csv", b"1,2")
-    task.put_object(scope["write_prefixes"][0] + "rows.jsonl", b"{}")
+    _put_once(task, scope["write_prefixes"][0] + "rows.jsonl")
+    with pytest.raises(CallFailed) as refused:
+        _put_once(task, scope["write_prefixes"][0] + "rows.jsonl")
+    assert refused.value.code == "precondition_failed"
     with pytest.raises(CallFailed, match="does not exist"):
         task.get_object(f"{task.scratch_url}a/missing.txt")
     foreign = jwt.decode(other.token, options={"verify_signature": False})["s3"]
@@ -103,6 +106,11 @@ def test_a_function_uses_objects_on_s3_within_its_scope(
         assert refused.value.code == "forbidden", url
     with pytest.raises(CallFailed):  # outputs and exports can only be written
         task.get_object(f"{task.export_url}report.csv")
+
+
+def _put_once(task: Task, url: str) -> None:
+    """Write an object as `publish` does."""
+    task._put(url, b"{}", {"If-None-Match": "*"})
 
 
 def test_an_attempt_that_has_ended_gets_no_credentials(

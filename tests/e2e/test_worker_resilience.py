@@ -126,7 +126,7 @@ class Scene:
         client = DispatcherClient(self.dispatcher.internal_url, ca, lambda: token, BACKOFF)
         self.recorder.watch(client._http, "w")
         consumer = self.consumer_type(self.dsns.queue, ["ecs_python"], "w")
-        served = ServedRuntimes({}, {"ecs_python": 1}, 1, None)
+        served = ServedRuntimes({}, {"ecs_python": 1}, 1)
         slots = Slots(consumer, client, self.runner, served, worker_id="w", stop=stop)
         thread = threading.Thread(target=slots.run, name="worker")
         thread.start()

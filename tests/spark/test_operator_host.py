@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -78,15 +78,18 @@ def hosts(
         worker_token_file=spark,
         worker_id="test",
         queue_dsn="",
+        slots=2,
     )
-    made = HostRunner(cfg, 2, environment)
+    served = cfg.served()
+    brief = served.entries["ecs_python"].model_copy(update={"idle_timeout": 0})
+    made = HostRunner(cfg, replace(served, entries={**served.entries, "brief": brief}), environment)
     yield made
     made.close()
 
 
 def find_host() -> psutil.Process:
     """Return the host, which is the only process of its kind below this one."""
-    children = psutil.Process().children(recursive=True)
+    children = [c for c in psutil.Process().children(recursive=True) if not has_ended(c)]
     [host] = [child for child in children if "trace_etl.worker.hosts.host" in child.cmdline()]
     return host
 
@@ -159,8 +162,10 @@ def test_a_refused_call_fails_the_operator_with_the_code_of_the_refusal(hosts: H
     assert (failure.code, failure.retryable) == ("lease_lost", False)
 
 
-def run_stubborn(hosts: HostRunner, pool: ThreadPoolExecutor, file: Path) -> tuple[UUID, Any]:
-    payload = task("stubborn", {"file": str(file)}, ["never"])
+def run_stubborn(
+    hosts: HostRunner, pool: ThreadPoolExecutor, file: Path, **changes: object
+) -> tuple[UUID, Any]:
+    payload = task("stubborn", {"file": str(file)}, ["never"]).model_copy(update=changes)
     running = pool.submit(hosts.run, payload, Listener().link())
     eventually(lambda: file.exists() and file.stat().st_size > 0, "the operator writes")
     return payload.task_id, running
@@ -209,25 +214,34 @@ def test_a_killed_jvm_is_replaced_in_the_same_host(hosts: HostRunner) -> None:
     assert find_host().pid == host.pid
 
 
-def test_an_idle_host_stops_with_spark_and_the_next_task_starts_it(hosts: HostRunner) -> None:
-    hosts.warm()
-    host = find_host()
-    jvm = find_jvm(host)
-    hosts.cool()
-    assert has_ended(host) and has_ended(jvm)
-    result = hosts.run(select("SELECT 1 AS n"), Listener().link())
-    assert result.outputs[0].row_count == 1
+BRIEF: dict[str, Any] = {"org_id": UUID(int=5), "runtime": "brief"}
 
 
-def test_a_host_that_is_used_is_not_stopped(hosts: HostRunner, tmp_path: Path) -> None:
+def test_a_host_ends_with_spark_after_the_idle_timeout_of_its_runtime(hosts: HostRunner) -> None:
+    with pytest.raises(FailedInHost):
+        hosts.run(task("talkative", {"say": "hello"}, ["told"]), Listener().link())
+    kept = find_host()
+    with hosts._use(BRIEF["org_id"], 0.0) as host:  # to see its processes before they end
+        query = select("SELECT 1 AS n").model_copy(update=BRIEF)
+        assert hosts.run(query, Listener().link()).outputs[0].row_count == 1
+        brief = psutil.Process(host.pid)
+        jvm = find_jvm(brief)
+    eventually(lambda: has_ended(brief) and has_ended(jvm), "it ends with Spark")
+    assert find_host().pid == kept.pid
+
+
+def test_a_host_that_is_used_is_not_idle(hosts: HostRunner, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
-        task_id, running = run_stubborn(hosts, pool, tmp_path / "written")
-        host = find_host()
-        hosts.cool()
-        assert not has_ended(host)
+        task_id, running = run_stubborn(hosts, pool, tmp_path / "written", **BRIEF)
+        talk = task("talkative", {"say": "hello"}, ["told"]).model_copy(update=BRIEF)
+        with pytest.raises(FailedInHost):
+            hosts.run(talk, Listener().link())
+        with hosts._changed:
+            assert hosts._take_expired() == []
         hosts.cancel(task_id, 0.1)
         with pytest.raises(HostLost):
             running.result(60)
+    eventually(lambda: BRIEF["org_id"] not in hosts._hosts, "a dead host is forgotten")
 
 
 def test_a_host_whose_worker_is_killed_writes_nothing_more(

@@ -79,7 +79,7 @@ class Lambdas:
     def __init__(self, directory: Path, services: Platform, pool: EnvironmentPool) -> None:
         self.directory, self.services, self.pool = directory, services, pool
         self.objects = FileStore(directory / "objects")
-        entries = {"lambda": shipped_runtimes().entries["lambda"]}
+        entries = dict.fromkeys(["lambda", "brief"], shipped_runtimes().entries["lambda"])
         self.runner = LambdaRunner(Bundles(self.objects, entries), pool)
 
     def push(self, files: dict[str, str | bytes]) -> str:
@@ -117,8 +117,8 @@ def lambdas(tmp_path: Path) -> Iterator[Lambdas]:
             tmp_path / "functions",
             upstream,
             lambda program, on_output: SandboxedProcess(program, on_output=on_output),
-            max_environments=3,
-            idle_seconds=None,
+            max_environments=4,
+            idle_limits={"lambda": None, "brief": 0},
         )
         yield Lambdas(tmp_path, services, pool)
         pool.close()
@@ -165,6 +165,45 @@ def test_invocations_share_a_warm_environment(lambdas: Lambdas, client: str) -> 
     expected = [(i.capability_token, str(i.task_id), 2) for i, _ in calls]
     assert lambdas.services.published() == expected
     assert lambdas.idle() == 1
+
+
+def test_an_idle_environment_ends_with_the_idle_timeout_of_its_runtime(lambdas: Lambdas) -> None:
+    sha256 = lambdas.push({"rule.py": "def handler(event, context): pass"})
+    for runtime in ("lambda", "brief"):
+        lambdas.invoke(sha256, runtime=runtime)
+    eventually(lambda: lambdas.idle() == 1)
+    assert [key.runtime for key in lambdas.pool._idle] == ["lambda"]
+
+
+PYTHON_TASKS = """
+from trace_etl.sdk import Task
+
+def handler(event, context):
+    tasks = [context.task, context.task, Task(event), Task(event)]
+    for number, task in enumerate(tasks):
+        task.publish([{"id": number}])
+"""
+NODE_TASKS = """
+import { Task } from "trace-etl";
+export const handler = async (event, context) => {
+  const tasks = [context.task, context.task, new Task(event), new Task(event)];
+  for (const [number, task] of tasks.entries()) await task.publish([{ id: number }]);
+};
+"""
+
+
+@pytest.mark.parametrize("files", [{"rule.py": PYTHON_TASKS}, {"rule.mjs": NODE_TASKS}])
+def test_every_batch_of_an_attempt_is_an_object_of_its_own(
+    lambdas: Lambdas, files: dict[str, str | bytes]
+) -> None:
+    lambdas.invoke(lambdas.push(files))
+    calls = [(path, body) for _, path, body in lambdas.services.calls]
+    root = "/v1/task/objects/"
+    written = {"s3://" + p.removeprefix(root): body for p, body in calls if p.startswith(root)}
+    uris = [body["batch_uri"] for path, body in calls if path.endswith("/buffer-publish")]
+    assert [json.loads(written[uri]) for uri in uris] == [{"id": n} for n in range(4)]
+    names = [uri.rpartition("/")[2] for uri in uris]
+    assert [name.split("-")[2] for name in names] == [f"{n:05d}.jsonl" for n in (0, 1, 0, 0)]
 
 
 STATEFUL = """
@@ -224,6 +263,14 @@ def test_another_bundle_gets_an_environment_of_its_own(lambdas: Lambdas) -> None
     assert "seen 1 1" in lambdas.invoke(second)[1]
     a, b = (make_invocation(sha256) for sha256 in (first, second))
     assert a.udf and b.udf and make_key(a, a.udf) != make_key(b, b.udf)
+
+
+def test_an_environment_is_used_again_only_if_it_lives_for_the_timeout(lambdas: Lambdas) -> None:
+    sha256 = lambdas.push({"rule.py": STATEFUL})
+    assert "seen 1 1" in lambdas.invoke(sha256, timeout_seconds=300)[1]
+    assert "seen 2 1" in lambdas.invoke(sha256, timeout_seconds=3000)[1]
+    assert "seen 1 1" in lambdas.invoke(sha256, timeout_seconds=7200)[1]
+    assert "seen 2 1" in lambdas.invoke(sha256, timeout_seconds=7200)[1]
 
 
 LINGERING = """
@@ -341,11 +388,13 @@ def test_a_bundle_without_its_handler_is_refused(lambdas: Lambdas) -> None:
 
 
 def test_the_environments_that_were_unused_for_longest_make_room(lambdas: Lambdas) -> None:
-    hashes = [lambdas.push({"rule.py": STATEFUL + f"# {n}"}) for n in range(4)]
-    for sha256 in hashes:
+    hashes = [lambdas.push({"rule.py": STATEFUL + f"# {n}"}) for n in range(5)]
+    for number, sha256 in enumerate(hashes[:4], 1):
         lambdas.invoke(sha256)
-    assert lambdas.idle() == 3
-    assert "seen 2" in lambdas.invoke(hashes[3])[1]
+        assert lambdas.idle() == number  # as long as there is room, each is kept
+    lambdas.invoke(hashes[4])
+    assert lambdas.idle() == 4
+    assert "seen 2" in lambdas.invoke(hashes[4])[1]
     assert "seen 1" in lambdas.invoke(hashes[0])[1]
 
 

@@ -78,11 +78,8 @@ class Running:
     def cancel(self, task_id: UUID, within: float) -> None:
         self._over.set()
 
-    def cool(self) -> None:
-        self.started.put("cooled")
 
-
-ONE_SLOT = ServedRuntimes({}, {"ecs_python": 1}, 1, None)
+ONE_SLOT = ServedRuntimes({}, {"ecs_python": 1}, 1)
 
 
 def started_operators(
@@ -131,25 +128,9 @@ def test_one_slot_runs_one_attempt_at_a_time() -> None:
 
 
 def test_a_full_queue_does_not_delay_another_one() -> None:
-    served = ServedRuntimes({}, {"ecs_python": 1, "slow": 1}, 2, None)
+    served = ServedRuntimes({}, {"ecs_python": 1, "slow": 1}, 2)
     operators, queues = ["slow1", "slow2", "sql"], ["slow", "slow", "ecs_python"]
     started = started_operators(operators, served=served, queues=queues, next_timeout=1)
     assert {next(started), next(started)} == {"slow1", "sql"}
     with pytest.raises(Empty):
         next(started)
-
-
-def test_an_idle_worker_is_cooled_once() -> None:
-    served = ServedRuntimes({}, {"ecs_python": 1}, 1, 0)
-    runner, stop = Running(), threading.Event()
-    queue, dispatcher = cast("Any", WakeUps([])), cast("Any", AcceptingDispatcher([]))
-    slots = Slots(queue, dispatcher, runner, served, worker_id="w", stop=stop)
-    thread = threading.Thread(target=slots.run)
-    thread.start()
-    try:
-        assert runner.started.get(timeout=300) == "cooled"
-        with pytest.raises(Empty):
-            runner.started.get(timeout=0.3)
-    finally:
-        stop.set()
-        thread.join(120)

@@ -100,12 +100,6 @@ class SparkRunner:
                 target=self._cancel_jobs, args=[run], name="cancel", daemon=True
             ).start()
 
-    def cool(self) -> None:
-        """Stop Spark if no task runs. The next task starts it again."""
-        with self._lock:
-            if not self._runs:
-                self.session.pause()
-
     def close(self) -> None:
         """Stop Spark and its JVM."""
         self.session.close()

@@ -26,7 +26,7 @@ def main() -> int:
     write_ready_file(cfg.ready_file, spark="starting")
     if cfg.host_paths is None:
         _log.warning("host_not_separated", fix="set TRACE_HOST_PATHS, or start it with `trace up`")
-    runner = HostRunner(cfg, served.slots, dict(os.environ))
+    runner = HostRunner(cfg, served, dict(os.environ))
     REGISTRY.register(runner)
     try:
         if cfg.metrics_port is not None:

@@ -36,10 +36,6 @@ class Runner(Protocol):
         """Stop a task. After these seconds it has stopped, whatever that costs others."""
         ...
 
-    def cool(self) -> None:
-        """Free what is kept warm for the next task. Called when the worker is idle for long."""
-        ...
-
 
 class CompletionReporter(Protocol):
     """Reports the end of an attempt: the Dispatcher's client, or `Completions`."""

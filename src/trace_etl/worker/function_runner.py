@@ -67,9 +67,6 @@ class FunctionRunner:
         if process is not None:
             process.kill()
 
-    def cool(self) -> None:
-        """Do nothing: each attempt has a sandbox of its own, and none is kept."""
-
     @contextmanager
     def _make_directory(self, task: TaskPayload) -> Generator[Path]:
         place = self.directory / f"{task.task_id}-{task.attempt}"

@@ -179,7 +179,8 @@ def _run(
     )
     if bundles.runtime(task).launcher != "lambda":
         return FunctionRunner(bundles, upstream, place, start).run(task, link)
-    pool = EnvironmentPool(place, upstream, start, max_environments=1, idle_seconds=None)
+    limits = {task.runtime: None}
+    pool = EnvironmentPool(place, upstream, start, max_environments=1, idle_limits=limits)
     runner = LambdaRunner(bundles, pool)
     timer = threading.Timer(task.timeout_seconds, runner.cancel, [task.task_id])
     timer.start()
@@ -201,6 +202,7 @@ class _TrialPlatform(httpx.BaseTransport):
         query: RunQuery,
     ) -> None:
         self._trial, self._outputs, self._views, self._query = trial, outputs, views, query
+        self._written: set[str] = set()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         path, content = request.url.path, request.read()
@@ -208,7 +210,7 @@ class _TrialPlatform(httpx.BaseTransport):
             body = json.loads(content)
             return self._query(_with_views(body["sql"], self._views), body.get("params"))
         if path.startswith(OBJECTS_PATH):
-            return self._serve_object(request.method, path, content)
+            return self._serve_object(request, path, content)
         if path == "/v1/task/credentials":
             return _offer_objects(json.loads(content))
         if path == "/v1/task/buffer-publish":
@@ -217,13 +219,16 @@ class _TrialPlatform(httpx.BaseTransport):
             self._trial.events += json.loads(content)["events"]
         return httpx.Response(200, json={"cancel_requested": False})
 
-    def _serve_object(self, method: str, path: str, content: bytes) -> httpx.Response:
+    def _serve_object(self, request: httpx.Request, path: str, content: bytes) -> httpx.Response:
         url = "s3://" + unquote(path.removeprefix(OBJECTS_PATH))
-        if method == "PUT":
+        if request.method == "PUT":
+            if request.headers.get("if-none-match") == "*" and url in self._written:
+                return _refuse(412, "precondition_failed", f"{url} exists")
+            self._written.add(url)
             self._trial.objects[url] = content
         if (found := self._trial.objects.get(url)) is None:
             return _refuse(404, "not_found", f"no object {url}; a trial has only what it wrote")
-        return httpx.Response(200, content=b"" if method == "PUT" else found)
+        return httpx.Response(200, content=b"" if request.method == "PUT" else found)
 
     def _publish(self, body: Mapping[str, Any]) -> httpx.Response:
         output = self._outputs.get(body["dataset_uuid"])

@@ -71,9 +71,8 @@ def accept_invocations(
         return
     token = token_reader(cfg.worker_token_file)
     client = DispatcherClient(cfg.dispatcher_url, cfg.tls_ca, token, BACKOFF)
-    pool = EnvironmentPool(
-        cfg.functions_dir, upstream, spawner.start, served.slots, served.idle_seconds
-    )
+    limits = {name: entry.idle_timeout for name, entry in served.entries.items()}
+    pool = EnvironmentPool(cfg.functions_dir, upstream, spawner.start, served.slots, limits)
     runner = LambdaRunner(Bundles(cfg.open_objects(), served.entries), pool)
     server = InvocationServer(
         cfg.invoker_socket, cfg.make_unique_id(), token, client, runner, served.entries, stop

@@ -39,7 +39,8 @@ class LambdaRunner:
         if not isinstance(task, Invocation) or not (task.udf and link.token and link.lease_token):
             raise BundleRefused(f"the task of the operator {task.operator} names no bundle")
         key, function = make_key(task, task.udf), task.udf
-        environment = self.environments.take(key, lambda place: self._prepare(task, place))
+        timeout = float(task.timeout_seconds)
+        environment = self.environments.take(key, timeout, lambda place: self._prepare(task, place))
         is_clean = False
         try:
             with self._lock:
@@ -67,14 +68,11 @@ class LambdaRunner:
         if environment is not None:
             environment.kill()
 
-    def cool(self) -> None:
-        """End all idle environments."""
-        self.environments.cool()
-
     def _prepare(self, task: TaskPayload, place: Path) -> Program:
         assert task.udf
         self.bundles.unpack(task.udf, place / "bundle")
-        return make_lambda_program(task.udf, place / "bundle", self.bundles.runtime(task))
+        runtime, timeout = self.bundles.runtime(task), float(task.timeout_seconds)
+        return make_lambda_program(task.udf, place / "bundle", runtime, timeout)
 
     def _check(
         self, task: TaskPayload, environment: Environment, error: str, link: DispatcherLink

@@ -1,7 +1,6 @@
 """The worker's loop: receive a wake-up, claim its task, run it in a free slot."""
 
 import threading
-import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -100,7 +99,6 @@ class Slots:
         self._used: Counter[str] = Counter()
         """Attempts that run, by queue."""
         self._changed = threading.Condition()
-        self._idle_since: float | None = time.monotonic()
         self._threads = ThreadPoolExecutor(served.slots, thread_name_prefix="slot")
         self._endless = ThreadPoolExecutor(_MAX_ENDLESS, thread_name_prefix="endless")
 
@@ -128,8 +126,6 @@ class Slots:
             return
         # Look again soon for a queue whose slots are all used now.
         wait = _WAIT if len(queues) == len(self._served.queues) else _CHECK_SLOTS
-        if self._served.idle_seconds is not None:
-            wait = min(wait, timedelta(seconds=max(1, self._served.idle_seconds)))
         messages = self._consumer.receive(
             limit=min(_MAX_CLAIMS, *queues.values()),
             visibility=_VISIBILITY,
@@ -138,8 +134,6 @@ class Slots:
             queues=list(queues),
         )
         self._claim(messages)
-        if not messages:
-            self._cool_if_idle()
 
     def _wait_for_slot(self) -> dict[str, int]:
         """Return the queues with free slots, and their number. Waits a second for the first one."""
@@ -151,16 +145,6 @@ class Slots:
         room = self._served.slots - self._used.total()
         free = {queue: slots - self._used[queue] for queue, slots in self._served.queues.items()}
         return {queue: min(room, slots) for queue, slots in free.items() if min(room, slots) > 0}
-
-    def _cool_if_idle(self) -> None:
-        limit = self._served.idle_seconds
-        with self._changed:
-            since = self._idle_since
-            if limit is None or since is None or time.monotonic() - since < limit:
-                return
-            self._idle_since = None  # once, until the next task
-        _log.info("worker_idle", seconds=limit)
-        self._runner.cool()
 
     def _claim(self, messages: list[Message]) -> None:
         """Claim the tasks that wake-ups name, and start those whose claim succeeds."""
@@ -219,7 +203,6 @@ class Slots:
             return
         with self._changed:
             self._used[message.queue] += 1
-            self._idle_since = None
         future = self._threads.submit(self._run, attempt, message)
         future.add_done_callback(partial(self._free_slot, message.queue))
 
@@ -242,8 +225,6 @@ class Slots:
     def _free_slot(self, queue: str, future: Future[None]) -> None:
         with self._changed:
             self._used[queue] -= 1
-            if not self._used.total():
-                self._idle_since = time.monotonic()
             self._changed.notify_all()
         _log_crash(future)
 

@@ -333,6 +333,20 @@ async def test_an_answer_before_the_end_of_a_body_announces_the_end_of_its_conne
     await on_all(targets, check)
 
 
+async def test_a_client_that_leaves_before_the_end_of_its_body_writes_nothing_to_the_log(
+    targets: list[Target], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(target: Target) -> None:
+        for _ in range(20):
+            async with target.connect() as (_, writer):
+                writer.write(target.post(b"content-length: 100") + b"{")
+                await writer.drain()
+        await answers(target)
+
+    await on_all(targets, check)
+    assert not caplog.records
+
+
 async def test_a_body_in_chunks_of_one_byte_takes_linear_time(targets: list[Target]) -> None:
     """The same chunks take about the same processor time in one body as in many small ones."""
 

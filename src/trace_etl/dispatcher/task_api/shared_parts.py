@@ -35,7 +35,7 @@ from trace_etl.state.db.pool import Conn
 _PIN_CACHE_SIZE = 1024  # sets of pins
 _MAX_CACHED_PINS = 4096  # characters; longer sets of pins rarely repeat
 PREVIOUS = -1
-"""The place of the previous output among the pins: it is read, but is no input."""
+"""The index of the previous output among the inputs of a pin: it is read, but it is not an input."""
 _PREVIOUS_INPUT = "previous output"  # not the name of an input, which is an identifier
 
 

@@ -136,7 +136,7 @@ class DispatcherClient(DispatcherConnection):
     ) -> bodies.HeartbeatAccepted:
         """Extend the lease. Does not retry; gives up after `timeout` seconds. Raises Unreachable, Refused."""
         headers = {"X-Trace-Task-Capability": token}
-        reply = self._post("/v1/task/heartbeat", _encode_fence(fence), headers, timeout)
+        reply = self._post("/v1/task/heartbeat", _fence_json(fence), headers, timeout)
         return bodies.HeartbeatAccepted.model_validate_json(reply)
 
     def complete(self, body: bodies.Complete, token: str, stop: Event) -> bodies.CompleteAccepted:
@@ -194,7 +194,7 @@ class DispatcherClient(DispatcherConnection):
                     raise
 
 
-def _encode_fence(fence: bodies.Fenced) -> str:
+def _fence_json(fence: bodies.Fenced) -> str:
     return fence.model_dump_json(include={"task_id", "attempt", "lease_token"})
 
 

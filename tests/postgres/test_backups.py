@@ -38,7 +38,7 @@ ORG = UUID(LOCAL_ORG)
 
 
 def ignore(phase: str, done: int, total: int) -> None:
-    """Report progress to nobody."""
+    """Ignore progress."""
 
 
 @pytest.fixture(scope="module")

@@ -134,26 +134,26 @@ def _upsert_statement(target: AppendTarget) -> sql.Composed:
     other_columns = [name for name in names if name not in target.key]
     newest = sql.SQL("{} DESC NULLS LAST")
     latest = [newest.format(sql.Identifier(name)) for name in _POSITION if name in other_columns]
-    order = [*_identifiers(target.key), *latest]
+    order = [*_quote_identifiers(target.key), *latest]
     return sql.SQL(
         "INSERT INTO {table} AS t ({names}) SELECT DISTINCT ON ({key}) {names} FROM {staging} "
         "ORDER BY {order} ON CONFLICT ({key}) DO {action}"
     ).format(
         table=sql.Identifier(target.table),
         staging=sql.Identifier(target.staging),
-        names=sql.SQL(", ").join(_identifiers(names)),
-        key=sql.SQL(", ").join(_identifiers(target.key)),
+        names=sql.SQL(", ").join(_quote_identifiers(names)),
+        key=sql.SQL(", ").join(_quote_identifiers(target.key)),
         order=sql.SQL(", ").join(order),
-        action=_conflict_action(other_columns),
+        action=_make_conflict_action(other_columns),
     )
 
 
-def _conflict_action(columns: Sequence[str]) -> sql.Composable:
+def _make_conflict_action(columns: Sequence[str]) -> sql.Composable:
     if not columns:
         return sql.SQL("NOTHING")
-    assigned = [sql.SQL("{0} = excluded.{0}").format(name) for name in _identifiers(columns)]
+    assigned = [sql.SQL("{0} = excluded.{0}").format(name) for name in _quote_identifiers(columns)]
     return sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(assigned))
 
 
-def _identifiers(names: Sequence[str]) -> list[sql.Composable]:
+def _quote_identifiers(names: Sequence[str]) -> list[sql.Composable]:
     return [sql.Identifier(name) for name in names]

@@ -234,7 +234,7 @@ def _assemble(
     restart = Backoff(cfg.source_restart_initial, cfg.source_restart_max)
     return Service(
         internal=_make_internal_api(shared, lifecycle),
-        user=_user_app(cfg, _make_context(shared, changes, sweeper)),
+        user=_make_user_app(cfg, _make_context(shared, changes, sweeper)),
         lifecycle=lifecycle,
         publisher=_make_publisher(shared, invocations),
         reaper=LeaseReaper(loop_pool, queue, wake, shared.retry, _BATCH, cfg.reaper_grace),
@@ -337,14 +337,14 @@ def _choose_exchanger(cfg: DispatcherSettings, objects: ObjectStore) -> Exchange
     )
 
 
-def _user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
+def _make_user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
     app = new_app("Trace", max_body=2 * 1024 * 1024)
     app.state.user_keys = UserKeys(cfg.user_keys_dir)
     app.state.service_keys = ServiceKeys(cfg.service_keys_dir)
     app.state.context = context
     app.add_middleware(CountRequests, listener="user")
     for kind in CONNECTION_ERRORS:
-        app.add_exception_handler(kind, _state_unavailable)
+        app.add_exception_handler(kind, _answer_unavailable)
     check_declared(ROUTERS)
     for router in ROUTERS:
         add_routes(app, router)
@@ -352,7 +352,7 @@ def _user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
     return app
 
 
-async def _state_unavailable(request: Request, error: Exception) -> JSONResponse:
+async def _answer_unavailable(request: Request, error: Exception) -> JSONResponse:
     _log.warning("state_unavailable", path=request.url.path, error=repr(error))
     return problem_response(Unavailable("Postgres state is unavailable; retry the request"))
 

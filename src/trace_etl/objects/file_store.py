@@ -166,7 +166,7 @@ class FileStore:
 
     def _write(self, key: str, content: bytes, publish: Callable[[Path, Path], None]) -> None:
         path = self.path(key)
-        draft = _draft_path(path, secrets.randbits(32))
+        draft = _make_draft_path(path, secrets.randbits(32))
         with write_errors(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -184,7 +184,7 @@ class FileWriter:
     def __init__(self, root: Path, path: Path, attempt: int) -> None:
         self._root = root
         self._path = path
-        self._draft = _draft_path(path, attempt)
+        self._draft = _make_draft_path(path, attempt)
         self._is_committed = False
         self.stream: Any = None
 
@@ -325,7 +325,7 @@ def _remove_directory(parent: int, name: str) -> None:
         os.unlink(name, dir_fd=parent)
 
 
-def _draft_path(path: Path, number: int) -> Path:
+def _make_draft_path(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}#{number}")  # obstore's listings leave out such names
 
 

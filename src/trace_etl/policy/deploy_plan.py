@@ -114,14 +114,14 @@ class DeployPlan:
     @property
     def rebuilt_partitions(self) -> int:
         """How many partitions the new generations must cover, each counted once."""
-        return sum(contents.partitions for outputs in self._rebuilt() for contents in outputs)
+        return sum(contents.partitions for outputs in self._list_rebuilt() for contents in outputs)
 
     @property
     def rebuilding_tasks(self) -> int:
         """About how many tasks this takes: one for all outputs of a scope, as in the old generation."""
-        return sum(max((c.tasks for c in outputs), default=0) for outputs in self._rebuilt())
+        return sum(max((c.tasks for c in outputs), default=0) for outputs in self._list_rebuilt())
 
-    def _rebuilt(self) -> list[list[GenerationContents]]:
+    def _list_rebuilt(self) -> list[list[GenerationContents]]:
         """Return the contents to cover: for each job that is built, and for each name that moves to another."""
         built = [job for job in self.jobs if job.action == "build"]
         names = {job.name for job in built}

@@ -233,7 +233,7 @@ def _add_fence(content: bytes, identity: AttemptIdentity) -> tuple[bytes, dict[s
 
 
 def _refuse_traversal(target: str) -> None:
-    # Not with httpx.URL: it resolves `..` before anyone can see it.
+    # Not with httpx.URL: it resolves `..` before the check.
     parts = unquote(target.partition("?")[0]).split("/")[1:]
     if {"", ".", ".."} & set(parts):
         raise RequestRefused(403, "forbidden", "the path has an empty part, `.` or `..`")

@@ -33,7 +33,7 @@ class Runner(Protocol):
     def run(self, task: lifecycle.TaskPayload, link: DispatcherLink) -> lifecycle.TaskResult: ...
 
     def cancel(self, task_id: UUID, within: float) -> None:
-        """Stop a task. After these seconds it has stopped, whatever that costs others."""
+        """Stop a task within these seconds, even if other tasks must be stopped with it."""
         ...
 
 

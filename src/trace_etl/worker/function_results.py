@@ -22,7 +22,7 @@ from trace_etl.worker.bundle_programs import BundleRefused
 
 _BWRAP = "bwrap: "
 SHOWN_OUTPUT = 4000
-"""How much of the output an error message has, in characters."""
+"""The maximum number of characters of output in an error message."""
 
 
 class RunningProgram(Protocol):

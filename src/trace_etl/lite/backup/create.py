@@ -201,7 +201,7 @@ def _list_objects(store: ObjectStore, found: Contents) -> Iterator[_Object]:
 def _list_partitions(store: ObjectStore, found: Contents) -> Iterator[_Object]:
     """List one generation at a time: one request per partition would take long on S3."""
     generations = groupby(
-        found.prefixes, key=lambda ref: (ref.org_id, ref.bucket, _generation(ref.prefix))
+        found.prefixes, key=lambda ref: (ref.org_id, ref.bucket, _cut_attempt(ref.prefix))
     )
     for (org_id, bucket, generation), refs in generations:
         wanted = {f"{bucket}/{ref.prefix}": ref for ref in refs}
@@ -217,7 +217,7 @@ def _list_partitions(store: ObjectStore, found: Contents) -> Iterator[_Object]:
             yield from (_Object(org_id, bucket, files[prefix][name]) for name in names)
 
 
-def _generation(prefix: str) -> str:
+def _cut_attempt(prefix: str) -> str:
     """Return the prefix without its task and attempt."""
     return "/".join(prefix.split("/")[:-3]) + "/"
 

@@ -43,7 +43,7 @@ def read_range(options: EvmOptions, partition: InputPartition) -> Iterator[Any]:
     """Yield the record batches of a partition, in chain order."""
     assert isinstance(partition, BlockRange)
     source, columns = options.source, options.columns
-    # The driver has made a job wait that may not read provisional blocks.
+    # A job that may not read provisional blocks has already waited on the driver.
     is_provisional = options.finality == "provisional" and check_finality(
         source, partition.end, options.finality
     )

@@ -95,7 +95,7 @@ class OperatorHost:
         self._runs: dict[int, tuple[HostedRun, TaskPayload]] = {}
 
     def serve(self) -> bool:
-        """Serve until the worker says stop. False: the worker has gone without a word."""
+        """Serve until the worker sends `stop`. False: the worker ended without sending it."""
         while (message := self._frames.receive()) is not None:
             if message["kind"] == "stop":
                 return True

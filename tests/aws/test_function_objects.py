@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from support.buffered import Producer
 from support.dispatcher import Secrets, live
 from support.lifecycle import Attempt, Bench, bench
 from support.ministack import REGION, Ministack
@@ -166,6 +167,23 @@ def test_a_function_uses_objects_on_s3_within_its_scope(
         assert refused.value.code == "forbidden", url
     with pytest.raises(CallFailed):  # outputs and exports can only be written
         task.get_object(f"{task.export_url}report.csv")
+
+
+def test_a_function_publishes_rows_on_s3(stack: Stack, aws: Ministack, tmp_path: Path) -> None:
+    producer = Producer(stack.bench, "alerts")
+    producer.deploy("one")
+    attempt = producer.attempt("one")
+    with stack.open_task(attempt, tmp_path) as task:
+        assert task.publish([{"id": 1}, {"id": 2}]) == 2
+        assert task.publish([{"id": 3}]) == 1
+    query = "SELECT batch_uri, record_count FROM buffer_publishes WHERE task_id = %s ORDER BY 1"
+    published = stack.bench.rows(query, attempt.task_id)
+    assert [row["record_count"] for row in published] == [2, 1]
+    written = []
+    for row in published:
+        bucket, _, key = row["batch_uri"].removeprefix("s3://").partition("/")
+        written.append(aws.call("s3", "get_object", Bucket=bucket, Key=key)["Body"])
+    assert written == [b'{"id": 1}\n{"id": 2}\n', b'{"id": 3}\n']
 
 
 def _put_once(task: Task, url: str) -> None:

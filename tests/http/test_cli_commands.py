@@ -374,3 +374,41 @@ def test_an_unreachable_stack_and_a_rejected_token_are_reported_differently(
     wrong.unlink()
     (line,) = shell.refused("tasks")
     assert str(wrong) in line and "trace up" in line
+
+
+FUNCTION_DAG = """
+name: pushed
+jobs:
+  - {{name: request, source: {{kind: manual}}, outputs: [ranges]}}
+  - {{name: ingest, operator: cryo_ingest, inputs: [{{from: {{job: request}}}}], outputs: [blocks]}}
+  - name: rule
+    operator: udf
+    inputs: [{{from: {{job: ingest}}}}]
+    outputs: [alerts]
+    update_strategy: append
+    unique_key: [id]
+{lines}
+publish:
+  - name: pushed_alerts
+    from: {{job: rule}}
+    write_mode: buffered
+    schema: [{{name: id, type: string, nullable: false}}]
+"""
+
+
+@pytest.mark.parametrize("name", ["rule.py", "rule.ts", "bootstrap"])
+def test_the_lines_that_push_prints_complete_a_job(shell: Shell, tmp_path: Path, name: str) -> None:
+    code, file = tmp_path / "code", tmp_path / "dag.yaml"
+    code.mkdir()
+    (code / name).write_text("def handler(event, context): pass")
+    printed, _, lines = shell.out("udf", "push", str(code)).partition("In the job:\n\n")
+    assert printed == "Pushed code: 1 file. "
+    file.write_text(FUNCTION_DAG.format(lines=lines))
+    assert "pushed" in shell.out("plan", str(file))
+
+
+def test_push_does_not_guess_one_of_several_modules(shell: Shell, tmp_path: Path) -> None:
+    for name in ("rule.py", "other.py"):
+        (tmp_path / name).touch()
+    lines = shell.out("udf", "push", str(tmp_path), "--name", "several").splitlines()
+    assert lines[-1].endswith("handler: MODULE.FUNCTION}") and "runtime" not in lines[-2]

@@ -1,6 +1,7 @@
 """Operators in a host: a process of its own with Spark, which the worker starts, watches and ends."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Generator
@@ -19,7 +20,7 @@ from support.waiting import eventually
 from trace_etl.http.dispatcher_client import Refused
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.hosts.failures import FailedInHost, describe_failure
-from trace_etl.worker.hosts.host_process import HostLost
+from trace_etl.worker.hosts.host_process import HostLost, HostProcess
 from trace_etl.worker.hosts.host_runner import HostRunner
 from trace_etl.worker.settings import WorkerSettings
 
@@ -266,6 +267,29 @@ def test_metrics_of_a_host_are_served_by_its_worker(hosts: HostRunner) -> None:
     assert all(sample.name.startswith("trace_") for sample in samples)
     [talks] = [sample.value for sample in samples if sample.name == "trace_test_talks_total"]
     assert talks >= 1
+
+
+def test_a_late_answer_is_not_taken_for_the_next_metrics(hosts: HostRunner) -> None:
+    def talk() -> None:
+        with pytest.raises(FailedInHost):
+            hosts.run(task("talkative", {"say": "hello"}, ["told"]), Listener().link())
+
+    def read(host: HostProcess) -> float:
+        [line] = re.findall(r"^trace_test_talks_total (.*)$", host.read_metrics(), re.MULTILINE)
+        return float(line)
+
+    talk()
+    with hosts._use(hosts.cfg.org_id, 0.0) as host:
+        before = read(host)
+        find_host().suspend()
+        try:
+            with pytest.raises(HostLost, match="does not answer"):
+                host.read_metrics()
+        finally:
+            find_host().resume()
+        eventually(lambda: not host._answers["metrics"].empty(), "the late answer has come")
+        talk()
+        assert read(host) == before + 1
 
 
 PROGRAM = """#!{python}

@@ -31,6 +31,8 @@ class Platform:
     calls: list[tuple[str, str, Any]] = field(default_factory=list[tuple[str, str, Any]])
     """Token, path and body of each call."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    cancel_requested: bool = False
+    """What a heartbeat answers."""
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         token = request.headers["X-Trace-Task-Capability"]
@@ -42,7 +44,7 @@ class Platform:
             return httpx.Response(200, json={"columns": [{"name": "n"}], "rows": [[1], [2]]})
         if request.url.path == "/v1/task/credentials":
             return httpx.Response(200, json=OBJECT_CALLS)
-        return httpx.Response(200, json={"cancel_requested": False})
+        return httpx.Response(200, json={"cancel_requested": self.cancel_requested})
 
     def published(self) -> list[tuple[str, str, int]]:
         """List what was published: token, task and number of rows."""

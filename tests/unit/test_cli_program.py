@@ -1,6 +1,7 @@
 """The program: fast help, the schema, number formats and the progress of the demo."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from support.dispatcher import Secrets
+from support.waiting import eventually
 from trace_etl import __version__
 from trace_etl.cli import output
 from trace_etl.cli.main import app
@@ -228,3 +231,60 @@ def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert f"cannot read the token {home.user_token}: No such file" in done.stderr
     assert "trace up" in done.stderr
+
+
+def run_worker(*arguments: str, **settings: str) -> subprocess.Popen[str]:
+    """Start `trace worker` with these settings and no others."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
+    code = "from trace_etl.cli.main import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "worker", *arguments],
+        env={**kept, **settings},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ecs_pyton"], "no worker serves 'ecs_pyton'; use one of ecs_python,"),
+        (["dispatcher"], "no worker serves 'dispatcher'"),
+        (["ecs_python", "lambda"], "trusted and untrusted runtimes need a worker each"),
+        (["ecs_rust"], "TRACE_DISPATCHER_URL: Field required"),
+        (["lambda"], "TRACE_QUERY_URL: Field required"),
+    ],
+)
+def test_a_worker_that_cannot_start_says_why(arguments: list[str], message: str) -> None:
+    process = run_worker(*(word for name in arguments for word in ("--runtime", name)))
+    _, printed = process.communicate(timeout=120)
+    assert process.returncode == 1 and message in " ".join(printed.split()), printed
+
+
+def test_trace_worker_becomes_the_worker_of_its_runtimes(secrets: Secrets, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    (tmp_path / "token").write_text(secrets.worker_token)
+    settings = {
+        "TRACE_DISPATCHER_URL": "https://127.0.0.1:9",
+        "TRACE_QUERY_URL": "https://127.0.0.1:9",
+        "TRACE_TLS_CA": str(secrets.ca),
+        "TRACE_WORKER_TOKEN_FILE": str(tmp_path / "token"),
+        "TRACE_WORKER_ID": "test",
+        "TRACE_QUEUE_DSN": "host=127.0.0.1 port=9 connect_timeout=1",
+        "TRACE_OBJECTS_URL": tmp_path.as_uri(),
+        "TRACE_FUNCTIONS_DIR": str(tmp_path),
+        "TRACE_READY_FILE": str(ready),
+    }
+    process = run_worker("--runtime", "ecs_udf_ts", **settings)
+    try:
+        eventually(lambda: ready.exists() or process.poll() is not None, "the worker is ready")
+        command = Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")
+        assert command[1:3] == ["-m", "trace_etl.worker.functions"]
+        environment = Path(f"/proc/{process.pid}/environ").read_text().split("\0")
+        assert 'TRACE_RUNTIMES=["ecs_udf_ts"]' in environment
+        process.terminate()
+        _, printed = process.communicate(timeout=120)
+        assert process.returncode == 0, printed
+    finally:
+        process.kill()

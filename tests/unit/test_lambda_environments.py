@@ -5,17 +5,23 @@ import os
 import shutil
 import socket
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
+import httpx
 import psutil
 import pytest
 
 from support.functions import OTHER_ORG, Link, Platform, make_invocation, platform
 from support.waiting import eventually
+from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.invocation import Invocation
 from trace_etl.dag.runtimes import shipped_runtimes
 from trace_etl.objects.file_store import FileStore
@@ -25,6 +31,7 @@ from trace_etl.sandbox.process import SandboxedProcess
 from trace_etl.worker.bundle_programs import BundleRefused
 from trace_etl.worker.environments import EnvironmentPool
 from trace_etl.worker.function_results import Bundles, FunctionFailed, FunctionOverLimit
+from trace_etl.worker.invoker import InvocationServer
 from trace_etl.worker.lambda_runner import LambdaRunner, make_key
 
 pytestmark = pytest.mark.usefixtures("sandbox")
@@ -97,11 +104,14 @@ class Lambdas:
         self.objects.put(f"org/{bundle.sha256}.zip", bundle.content)
         return bundle.sha256
 
-    def invoke(self, sha256: str, **changes: object) -> tuple[Invocation, str]:
-        """Run one invocation and return its output."""
+    def make(self, sha256: str, **changes: object) -> Invocation:
         invocation = make_invocation(sha256, **changes)
         udf = invocation.udf.model_copy(update={"bundle_url": f"s3://org/{sha256}.zip"})
-        invocation = invocation.model_copy(update={"udf": udf})
+        return invocation.model_copy(update={"udf": udf})
+
+    def invoke(self, sha256: str, **changes: object) -> tuple[Invocation, str]:
+        """Run one invocation and return its output."""
+        invocation = self.make(sha256, **changes)
         link = Link(invocation)
         self.runner.run(invocation, link.make())
         return invocation, link.output.decode()
@@ -396,6 +406,88 @@ def test_the_environments_that_were_unused_for_longest_make_room(lambdas: Lambda
     assert lambdas.idle() == 4
     assert "seen 2" in lambdas.invoke(hashes[4])[1]
     assert "seen 1" in lambdas.invoke(hashes[0])[1]
+
+
+class Reports:
+    """A Dispatcher that accepts every heartbeat and every result of an attempt."""
+
+    def __init__(self) -> None:
+        self.heartbeats = 0
+        self.results: list[bodies.Complete] = []
+
+    def heartbeat(self, *call: object, timeout: float) -> bodies.HeartbeatAccepted:
+        self.heartbeats += 1
+        return bodies.HeartbeatAccepted(lease_expires_at=datetime.now(UTC))
+
+    def log(self, *call: object) -> None:
+        pass
+
+    def complete(self, body: bodies.Complete, *call: object) -> None:
+        self.results.append(body)
+
+
+@dataclass
+class Stopping:
+    """A server of invocations that was told to stop while a function runs."""
+
+    server: InvocationServer
+    reports: Reports
+    http: httpx.Client
+    call: dict[str, Any]
+
+
+@contextmanager
+def stopping(lambdas: Lambdas, directory: Path, drain_seconds: float) -> Iterator[Stopping]:
+    waiting = """
+        def handler(event, context):
+            while not context.task.is_canceled(): pass
+    """
+    invocation = lambdas.make(lambdas.push({"rule.py": textwrap.dedent(waiting)}))
+    invocation = invocation.model_copy(update={"heartbeat_seconds": 0.05})
+    reports, stop, socket_path = Reports(), threading.Event(), directory / "invoke.sock"
+    runtimes = lambdas.runner.bundles.runtimes
+    client = cast("Any", reports)
+    server = InvocationServer(
+        socket_path, "w", lambda: "token", client, lambdas.runner, runtimes, stop, drain_seconds
+    )
+    headers = {"X-Trace-Worker-Token": "token", "X-Amz-Invocation-Type": "Event"}
+    transport = httpx.HTTPTransport(uds=str(socket_path))
+    with httpx.Client(transport=transport, base_url="http://worker", headers=headers) as http:
+        call: dict[str, Any] = {
+            "url": "/2015-03-31/functions/lambda/invocations",
+            "content": invocation.model_dump_json(),
+        }
+        assert http.post(**call).status_code == 202
+        try:
+            eventually(lambda: lambdas.services.calls, "the function runs")
+            stop.set()
+            yield Stopping(server, reports, http, call)
+        finally:
+            lambdas.services.cancel_requested = True
+            server.close()
+
+
+def test_a_worker_that_stops_lets_invocations_end_and_accepts_no_more(
+    lambdas: Lambdas, tmp_path: Path
+) -> None:
+    with stopping(lambdas, tmp_path, drain_seconds=3600) as scene:
+        refused = [scene.http.get("/worker"), scene.http.post(**scene.call)]
+        assert [reply.status_code for reply in refused] == [503, 503]
+        before = scene.reports.heartbeats
+        reports = scene.reports
+        eventually(lambda: reports.heartbeats > before + 2 or reports.results, "it goes on")
+        lambdas.services.cancel_requested = True
+        scene.server.close()
+    assert [result.status for result in scene.reports.results] == ["Completed"]
+
+
+def test_an_invocation_that_does_not_end_in_time_is_interrupted(
+    lambdas: Lambdas, tmp_path: Path
+) -> None:
+    with stopping(lambdas, tmp_path, drain_seconds=0) as scene:
+        scene.server.close()
+    [result] = scene.reports.results
+    assert (result.status, result.error_code) == ("Failed", "worker_stopped")
 
 
 HOSTILE = """

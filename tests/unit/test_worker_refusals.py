@@ -1,18 +1,27 @@
 """What a worker reports about an attempt: its isolation, and a completion that was refused."""
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 
+from support.functions import Platform, make_invocation, platform
 from support.spark_tasks import task
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.payload import InvalidScope, Scope
+from trace_etl.dag.runtimes import shipped_runtimes
 from trace_etl.http.dispatcher_client import Refused
+from trace_etl.objects.file_store import FileStore
+from trace_etl.policy.bundles import build_bundle
 from trace_etl.sandbox.errors import SandboxUnavailable
+from trace_etl.sandbox.process import Program, SandboxedProcess
 from trace_etl.worker.attempt import Attempt
+from trace_etl.worker.function_results import Bundles
+from trace_etl.worker.function_runner import FunctionRunner
 
 RANGE = Scope(partition_key="0-9", start=0, end=9)
 CURSOR = Scope(cursor=105, after=71)
@@ -127,3 +136,51 @@ def test_a_refused_completion_fails_with_its_reason_and_is_retried_if_useful(
 
 def test_a_worker_that_lost_its_lease_reports_nothing() -> None:
     assert reported_completions("lease_lost", scope=RANGE) == []
+
+
+class LosingDispatcher:
+    """A Dispatcher that gives the lease to another attempt as soon as the function has called."""
+
+    def __init__(self, services: Platform) -> None:
+        self._services = services
+        self.reports: list[bodies.Complete] = []
+
+    def heartbeat(self, *call: object, timeout: float) -> bodies.HeartbeatAccepted:
+        if self._services.calls:
+            raise Refused(409, "lease_lost", "another attempt runs")
+        return bodies.HeartbeatAccepted(lease_expires_at=datetime.now(UTC))
+
+    def log(self, *call: object) -> None:
+        pass
+
+    def complete(self, body: bodies.Complete, *call: object) -> None:
+        self.reports.append(body)
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_a_lost_lease_ends_the_function_that_runs(tmp_path: Path) -> None:
+    source, objects = tmp_path / "source", FileStore(tmp_path / "objects")
+    source.mkdir()
+    code = "def handler(event, context):\n    while True: context.task.heartbeat()"
+    (source / "rule.py").write_text(code)
+    bundle = build_bundle(source)
+    objects.put("org/zip", bundle.content)
+    started: list[SandboxedProcess] = []
+
+    def start(program: Program, on_output: Callable[[bytes], None]) -> SandboxedProcess:
+        started.append(SandboxedProcess(program, on_output=on_output))
+        return started[-1]
+
+    with platform() as (services, upstream):
+        bundles = Bundles(objects, shipped_runtimes().entries)
+        runner = FunctionRunner(bundles, upstream, tmp_path / "functions", start)
+        changes = {"runtime": "ecs_udf_python", "heartbeat_seconds": 0.05}
+        invocation = make_invocation(bundle.sha256, **changes)
+        dispatcher = LosingDispatcher(services)
+        client = cast("Any", dispatcher)
+        claimed, never = invocation.claimed(), threading.Event()
+        assert Attempt(claimed, client, runner, never, lambda: None, client).run()
+        assert dispatcher.reports == []  # the next attempt reports
+        [process] = started
+        assert process.wait().reason == "killed"
+        assert list((tmp_path / "functions").iterdir()) == []

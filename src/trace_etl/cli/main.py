@@ -31,7 +31,7 @@ from trace_etl.cli.data import (
     verify,
 )
 from trace_etl.cli.output import print_json_error
-from trace_etl.cli.stack import backups, console, demo, devchain, doctor, lifecycle, prepare
+from trace_etl.cli.stack import backups, console, demo, devchain, doctor, lifecycle, prepare, worker
 from trace_etl.cli.tasks import (
     backfills,
     cancellations,
@@ -88,6 +88,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         backups.restore,
         demo.demo,
         prepare.prepare,
+        worker.worker,
         doctor.doctor,
     ),
     "DAGs": (

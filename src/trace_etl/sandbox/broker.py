@@ -121,7 +121,7 @@ class Broker:
         self._attempt = BrokeredAttempt(identity) if identity else None
 
     def close(self) -> None:
-        """Stop to answer. Requests that run are not waited for."""
+        """Stop answering. Running requests are not waited for."""
         self._server.close()
 
     def _answer(self, request: StrictRequest) -> StrictAnswer:

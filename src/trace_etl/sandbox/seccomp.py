@@ -10,6 +10,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trace_etl.sandbox.errors import SandboxUnavailable
+
 _LOAD_WORD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _AND = 0x54
 _ALLOW, _KILL_PROCESS, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
@@ -92,11 +94,14 @@ def is_supported() -> bool:
 
 
 def make_filter(machine: str | None = None, *, loopback: bool = False) -> bytes:
-    """Return the filter for this processor. Raises KeyError if there is none.
+    """Return the filter for this processor. Raises SandboxUnavailable if there is none.
 
     `loopback` allows TCP, for programs that have a network of their own with nothing but loopback.
     """
-    arch = _ARCHITECTURES[machine or platform.machine()]
+    name = machine or platform.machine()
+    if (arch := _ARCHITECTURES.get(name)) is None:
+        fix = "use a machine with x86-64 or ARM64"
+        raise SandboxUnavailable(f"there is no call filter for the processor {name}", fix)
     program = [
         _step(_LOAD_WORD, _ARCHITECTURE),
         *_unless_equal(arch.audit, _KILL_PROCESS),

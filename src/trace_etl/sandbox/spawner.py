@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -192,6 +193,9 @@ class SpawnerServer:
             self._answer(number, unavailable=[error.problem, error.fix])
         except (OSError, ValueError) as error:
             self._answer(number, error=str(error))
+        except Exception as error:  # a defect; the worker waits for an answer all the same
+            traceback.print_exc()
+            self._answer(number, error=f"the sandbox failed: {error!r}")
         finally:
             self._running.pop(number, None)
             self._killed.discard(number)

@@ -144,7 +144,7 @@ class StrictServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop to answer. Requests that run are not waited for."""
+        """Stop answering. Running requests are not waited for."""
         if self._closing.is_set():
             return
         self._closing.set()

@@ -48,7 +48,7 @@ class FunctionFailed(TraceError, code="function_failed", retryable=True):
 
 
 class FunctionOverLimit(TraceError, code="function_over_limit"):
-    """The function used more memory or time than it may."""
+    """The function used more memory than it may."""
 
 
 class BundleUnavailable(TraceError, code="bundle_unavailable", retryable=True):

@@ -75,12 +75,18 @@ def accept_invocations(
     pool = EnvironmentPool(cfg.functions_dir, upstream, spawner.start, served.slots, limits)
     runner = LambdaRunner(Bundles(cfg.open_objects(), served.entries), pool)
     server = InvocationServer(
-        cfg.invoker_socket, cfg.make_unique_id(), token, client, runner, served.entries, stop
+        cfg.invoker_socket,
+        cfg.make_unique_id(),
+        token,
+        client,
+        runner,
+        served.entries,
+        stop,
+        cfg.drain_seconds,
     )
     try:
         yield
     finally:
-        stop.set()
         server.close()
         client.close()
 

@@ -124,6 +124,8 @@ class Slots:
         if not queues:
             self._consumer.stay_connected()  # a worker without a connection counts as gone
             return
+        if self._stop.is_set():
+            return
         # Look again soon for a queue whose slots are all used now.
         wait = _WAIT if len(queues) == len(self._served.queues) else _CHECK_SLOTS
         messages = self._consumer.receive(

@@ -1,6 +1,7 @@
 //! Raise an alert for every transfer of at least `at_least` units.
 //!
-//!     rustc -O -C target-feature=+crt-static -o ../bundle/bootstrap src/main.rs
+//!     mkdir -p target/native
+//!     rustc -O -C target-feature=+crt-static -o target/native/bootstrap src/main.rs
 //!
 //! The standard library only: the platform is reached by HTTP over one Unix socket.
 

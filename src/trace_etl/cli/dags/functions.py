@@ -79,13 +79,24 @@ def push(
         for number, start in enumerate(range(0, len(bundle.content), size)):
             client.put(f"{path}/parts/{number}", bundle.content[start : start + size])
         answer = client.post(f"{path}/finalize", {})
-    print_answer(answer, as_json, _print_pushed)
+    print_answer(answer, as_json, lambda pushed: _print_pushed(pushed, directory))
 
 
-def _print_pushed(answer: dict[str, Any]) -> None:
-    typer.echo(f"Pushed {answer['name']}: {answer['file_count']} files. In the job:\n")
+def _print_pushed(answer: dict[str, Any], directory: Path) -> None:
+    from trace_etl.worker.function_trial import BadEvent, choose_runtime
+
+    try:
+        runtime, handler = choose_runtime(directory, None)
+    except BadEvent:  # not one module
+        runtime, handler = None, "MODULE.FUNCTION"
+    files = format_count(answer["file_count"], "file")
+    typer.echo(f"Pushed {answer['name']}: {files}. In the job:\n")
+    if runtime:
+        typer.echo(f"    runtime: {runtime}")
     # In quotes: a hash of digits only would be a number in YAML.
-    typer.echo(f'    udf: {{bundle: {answer["name"]}, sha256: "{answer["sha256"]}"}}')
+    typer.echo(
+        f'    udf: {{bundle: {answer["name"]}, sha256: "{answer["sha256"]}", handler: {handler}}}'
+    )
 
 
 @group.command(name="list")

@@ -15,6 +15,7 @@ from trace_etl.dag.checks.data_checks import find_check_faults
 from trace_etl.dag.checks.file_formats import find_unreadable_inputs
 from trace_etl.dag.checks.job_fields import (
     build_job,
+    find_handler_fault,
     find_key_faults,
     find_retry_faults,
     find_strategy_faults,
@@ -243,6 +244,8 @@ class DagChecker:
             if not runtime.is_trusted:
                 reason = f"{name} runs untrusted code"
             self._add_fault((*at, "secrets"), f"must be empty: {reason}; remove them")
+        if job.udf and op.needs_udf and (rule := find_handler_fault(job.udf.handler, runtime)):
+            self._add_fault((*at, "udf", "handler"), rule)
         timeout = job.timeout or self.defaults.timeout
         if runtime.max_timeout is not None and timeout > runtime.max_timeout:
             rule = f"must be at most {runtime.max_timeout} s on the runtime {name}, not {timeout} s"

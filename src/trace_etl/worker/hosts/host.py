@@ -109,7 +109,8 @@ class OperatorHost:
         elif kind == "warm":
             threading.Thread(target=self._warm, name="warm").start()
         elif kind == "metrics":
-            self._frames.send("metrics", text=generate_latest(REGISTRY).decode())
+            text = generate_latest(REGISTRY).decode()
+            self._frames.send("metrics", number=message["number"], text=text)
         elif message["run"] in self._runs:
             self._pass_on(*self._runs[message["run"]], message)
 

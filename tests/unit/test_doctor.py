@@ -1,5 +1,7 @@
 """`trace doctor` notices each missing layer, and names the fix."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,10 @@ from trace_etl.sandbox import doctor
 from trace_etl.sandbox.process import Layers, Program, SandboxedProcess
 
 _PROFILE = "/etc/apparmor.d/bwrap-userns-restrict"
+_OFF = {"proc/sys/user/max_user_namespaces": "0\n"}
+_CONTAINER = [
+    f"--security-opt {name}=unconfined" for name in ("seccomp", "apparmor", "systempaths")
+]
 _RESTRICTED = {"proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"}
 
 
@@ -57,12 +63,50 @@ def test_a_layer_that_is_off_is_noticed(
     assert not test().works
 
 
+_WITHOUT_NAMESPACES = """
+import ctypes, os, sys
+from pathlib import Path
+if "--inside" not in sys.argv:
+    user, group = os.getuid(), os.getgid()
+    assert ctypes.CDLL(None).unshare(0x10000000) == 0
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"1000 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"1000 {group} 1")
+    Path("/proc/sys/user/max_user_namespaces").write_text("0")
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "--inside"])
+from trace_etl.sandbox import doctor
+for finding in doctor.examine_required():
+    print(finding.layer, finding.works, finding.fix, sep="|")
+"""
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_a_machine_that_forbids_user_namespaces_is_told_the_setting() -> None:
+    command = [sys.executable, "-c", _WITHOUT_NAMESPACES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    fix = "user namespaces are switched off: sysctl user.max_user_namespaces=10000"
+    assert done.stdout.splitlines() == ["bubblewrap|True|", f"namespaces|False|{fix}"]
+
+
+_IN_ENTER = "unshare: Operation not permitted"
+
+
 @pytest.mark.parametrize(
-    ("files", "words"),
+    ("files", "problem", "words"),
     [
-        ({}, ["sysctl user.max_user_namespaces"]),
+        ({}, "", ["run as root"]),
+        ({}, _IN_ENTER, ["as an ordinary user", "CAP_SYS_ADMIN"]),
+        (_OFF, "", ["sysctl user.max_user_namespaces=10000"]),
+        ({**_OFF, ".dockerenv": ""}, "", ["sysctl user.max_user_namespaces=10000"]),
+        (
+            {"proc/sys/kernel/unprivileged_userns_clone": "0\n"},
+            "",
+            ["sysctl kernel.unprivileged_userns_clone=1"],
+        ),
         (
             _RESTRICTED,
+            "",
             [
                 "apt-get install bubblewrap apparmor-profiles",
                 f"cp /usr/share/apparmor/extra-profiles/bwrap-userns-restrict {_PROFILE}",
@@ -71,28 +115,25 @@ def test_a_layer_that_is_off_is_noticed(
         ),
         (
             {**_RESTRICTED, _PROFILE.lstrip("/"): ""},
+            "",
             ["apt-get install bubblewrap;", f"apparmor_parser -r {_PROFILE}"],
         ),
-        (
-            {".dockerenv": ""},
-            [
-                "--security-opt seccomp=unconfined",
-                "--security-opt apparmor=unconfined",
-                "--security-opt systempaths=unconfined",
-            ],
-        ),
+        ({".dockerenv": ""}, "", _CONTAINER),
+        ({".dockerenv": ""}, _IN_ENTER, [*_CONTAINER, "--cap-add SYS_ADMIN"]),
         (
             {**_RESTRICTED, "run/.containerenv": ""},
-            ["seccomp=unconfined", "sysctl kernel.apparmor_restrict_unprivileged_userns=0"],
+            "",
+            [*_CONTAINER, "sysctl kernel.apparmor_restrict_unprivileged_userns=0"],
         ),
     ],
 )
 def test_the_fix_for_missing_namespaces_is_exact(
-    files: dict[str, str], words: list[str], tmp_path: Path
+    files: dict[str, str], problem: str, words: list[str], tmp_path: Path
 ) -> None:
     for name, content in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    fix = doctor.explain_namespaces(tmp_path)
+    fix = doctor.explain_namespaces(problem, tmp_path)
     assert [word for word in words if word not in fix] == []
+    assert ("--cap-add" in fix) == ("--cap-add SYS_ADMIN" in words)

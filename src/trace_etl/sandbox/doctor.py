@@ -53,6 +53,9 @@ finally:
 """
 _WAIT = "import signal; signal.pause()"
 _LIMITS = Limits(memory_bytes=64 * MIB, open_files=64, processes=32, wall_seconds=30)
+_APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
+_SETTINGS = {"user.max_user_namespaces": 10000, "kernel.unprivileged_userns_clone": 1}
+_CONTAINER_OPTIONS = ("seccomp", "apparmor", "systempaths")
 _READABLE = [*("/usr", "/lib", "/lib64", "/bin", "/etc", "/proc"), sys.prefix, sys.base_prefix]
 _NO_WATCH = Layers(rlimits=False, watchdog=False)
 _NO_LIMIT = replace(_NO_WATCH, cgroup=False)
@@ -110,7 +113,7 @@ def _test_namespaces() -> Finding:
     if code == 0 and len(lines) == len(names) and not shared:
         return Finding("namespaces", True, "user, mount, process, network, IPC and host name")
     problem = f"not separated: {', '.join(shared)}" if shared else _last(lines)
-    return Finding("namespaces", False, problem, explain_namespaces())
+    return Finding("namespaces", False, problem, explain_namespaces(problem))
 
 
 def _test_call_filter() -> Finding:
@@ -145,7 +148,7 @@ def _test_network() -> Finding:
     if closed_code != 0 and open_code == 0 and not has_route:
         return Finding("network", True, "no route, and a port of this machine was not reached")
     detail = _last(lines) if open_code == 0 else "the test could not reach a port itself"
-    return Finding("network", False, detail, explain_namespaces())
+    return Finding("network", False, detail, explain_namespaces(detail))
 
 
 def _test_process_limits() -> Finding:
@@ -248,20 +251,28 @@ def _last(lines: list[str]) -> str:
     return lines[-1] if lines else "no output"
 
 
-def explain_namespaces(root: Path = Path("/")) -> str:
-    """Return the fix for a machine that refuses user namespaces."""
-    setting = root / "proc/sys/kernel/apparmor_restrict_unprivileged_userns"
-    is_restricted = setting.exists() and setting.read_text().strip() == "1"
+def explain_namespaces(problem: str, root: Path = Path("/")) -> str:
+    """Return the fix for a machine that refuses namespaces with this problem."""
+    for setting, enough in _SETTINGS.items():
+        if _read_setting(root, setting) == "0":
+            return f"user namespaces are switched off: sysctl {setting}={enough}"
+    is_restricted = _read_setting(root, _APPARMOR) == "1"
     if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists():
-        options = ("seccomp=unconfined", "apparmor=unconfined", "systempaths=unconfined")
-        fix = "the container forbids namespaces: start it with " + " ".join(
-            f"--security-opt {option}" for option in options
-        )
-        host = ", and on its host: sysctl kernel.apparmor_restrict_unprivileged_userns=0"
-        return fix + host if is_restricted else fix
+        options = [f"--security-opt {name}=unconfined" for name in _CONTAINER_OPTIONS]
+        # enter.py makes a mount namespace as root, bubblewrap one in a user namespace.
+        options += ["--cap-add SYS_ADMIN"] if "unshare:" in problem else []
+        fix = f"the container forbids namespaces: start it with {' '.join(options)}"
+        return f"{fix}, and on its host: sysctl {_APPARMOR}=0" if is_restricted else fix
+    if "unshare:" in problem:
+        return "run as an ordinary user, or as root with CAP_SYS_ADMIN"
     if is_restricted:
         return _explain_apparmor(root)
-    return "allow user namespaces: sysctl user.max_user_namespaces must be above 0"
+    return "allow bubblewrap to make user namespaces, or run as root"
+
+
+def _read_setting(root: Path, name: str) -> str:
+    path = root / "proc/sys" / name.replace(".", "/")
+    return path.read_text().strip() if path.exists() else ""
 
 
 def _explain_apparmor(root: Path) -> str:

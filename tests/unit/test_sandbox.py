@@ -150,7 +150,7 @@ def native_attack(
     environment = {name.upper(): str(value) for name, value in targets.items()}
     command = [f"{bubblewrap.BUNDLE}/attacks", *names]
     return run_attacks(
-        Program(command, environment, files, limits=limits), layers, len(names) or 60
+        Program(command, environment, files, limits=limits), layers, len(names) or 67
     )
 
 
@@ -186,8 +186,12 @@ def test_without_the_call_filter_native_and_node_programs_reach_more(
     """The network namespace has no way to the host, but its own loopback can be used."""
     off = Layers(seccomp=False)
     assert node_attack(targets, "listen_on_a_port", layers=off) == {"listen_on_a_port"}
-    native = ("open_any_family", "make_a_file_in_memory", "join_a_keyring", "call_by_an_x32_number")
-    assert native_attack(targets, tmp_path, *native, layers=off) >= set(native[:3])
+    native = (
+        *("open_any_family", "make_a_file_in_memory", "join_a_keyring"),
+        *("keep_memory_in_no_process", "keep_messages_in_the_kernel"),
+        *("keep_semaphores_in_the_kernel", "call_by_an_x32_number"),
+    )
+    assert native_attack(targets, tmp_path, *native, layers=off) >= set(native[:-1])
 
 
 def test_without_landlock_node_can_list_the_root(
@@ -228,7 +232,8 @@ def test_native_and_node_attacks_succeed_outside_a_sandbox(
         *("open_any_family", "connect_to_the_host", "connect_to_an_abstract_socket"),
         *("connect_to_a_socket_file", "read_a_secret", "read_a_secret_by_openat2"),
         *("signal_a_process_of_the_host", "make_a_file_in_memory", "start_a_shell"),
-        *("read_memory_of_the_parent", "start_a_program_from_tmp"),
+        *("read_memory_of_the_parent", "start_a_program_from_tmp", "open_too_many_files"),
+        *("find_a_message_queue_of_the_host", "find_shared_memory_of_the_host"),
     ]
     environment = {name.upper(): str(value) for name, value in targets.items()}
     done = subprocess.run(

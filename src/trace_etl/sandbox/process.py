@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
@@ -47,13 +47,19 @@ class Program:
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers of a sandbox. Only tests switch one off, to show that another one holds."""
+    """The layers of a sandbox. Only tests switch one off, to show what it or another one stops."""
 
     seccomp: bool = True
     landlock: bool = True
     cgroup: bool = True
     own_uid: bool = True
     watchdog: bool = True
+    rlimits: bool = True
+    network: bool = True
+    ipc: bool = True
+    host_name: bool = True
+    nested: bool = True
+    """No namespaces inside."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +213,9 @@ class SandboxedProcess:
             rules = _make_file(seccomp.make_filter(loopback=program.listen is not None))
             descriptors.append(rules)
         environment = {**_BASE_ENVIRONMENT, **program.environment}
-        arguments = bubblewrap.make_arguments(reachable, environment, temporary, rules)
+        arguments = bubblewrap.make_arguments(
+            reachable, environment, temporary, rules, isolated=asdict(self._layers)
+        )
         listed = _make_file(b"".join(os.fsencode(word) + b"\0" for word in arguments))
         self._start_notice, started = os.pipe()
         os.set_blocking(self._start_notice, False)
@@ -233,7 +241,7 @@ class SandboxedProcess:
             memory: memory_bytes,
         }
         return {
-            "limits": numbers,
+            "limits": numbers if self._layers.rlimits else {},
             "landlock": self._layers.landlock and landlock.version() > 0,
             "read": bubblewrap.readable_paths(shown),
             "write": bubblewrap.writable_paths(),

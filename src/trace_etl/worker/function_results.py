@@ -83,10 +83,12 @@ class Bundles:
 
 
 def raise_if_refused(output: str) -> None:
-    """Raise SandboxUnavailable, with the fix, if bubblewrap itself failed: the function did not start."""
-    if output.startswith(_BWRAP):
-        problem = output.removeprefix(_BWRAP).partition("\n")[0]
-        raise SandboxUnavailable(f"no sandbox could be made: {problem}", explain_namespaces())
+    """Raise SandboxUnavailable, with the fix, if a program that did not start left a message."""
+    if lines := output.strip().splitlines():
+        problem = lines[-1].removeprefix(_BWRAP)
+        raise SandboxUnavailable(
+            f"no sandbox could be made: {problem}", explain_namespaces(problem)
+        )
 
 
 def over_memory(runtime: Runtime, name: str) -> FunctionOverLimit:

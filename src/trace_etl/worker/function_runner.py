@@ -110,7 +110,11 @@ class FunctionRunner:
             process = self._running[task.task_id] = self.start(program, link.log)
         if process.wait_for_start():
             link.isolated("namespaces")
-        return process.wait()
+            return process.wait()
+        ended = process.wait()
+        if ended.reason == "exited":
+            raise_if_refused(ended.output.decode("utf-8", "replace"))
+        return ended
 
     def _check(self, task: TaskPayload, ended: Ended, link: DispatcherLink) -> None:
         """Raise the error of a function that did not succeed."""
@@ -125,7 +129,6 @@ class FunctionRunner:
         if ended.reason == "memory":
             raise over_memory(self.bundles.runtime(task), task.runtime)
         if ended.reason != "exited" or ended.exit_code != 0:
-            raise_if_refused(output)
             how = f"exit code {ended.exit_code}" if ended.reason == "exited" else ended.reason
             raise FunctionFailed(f"{how}: {output[-SHOWN_OUTPUT:].strip() or 'no output'}")
 

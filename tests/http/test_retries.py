@@ -221,13 +221,24 @@ def test_an_endpoint_is_not_waited_for_longer_than_the_job_allows(shared: Bench)
 
 def test_the_delays_are_those_of_the_job(shared: Bench) -> None:
     (task_id,) = shared.tasks(1, "retry: {attempts: 9, delay: 1000s, max_delay: 3000s}")
-    for longest in (1500, 3000, 4500, 4500):  # doubled, limited, and spread by half
+    for shortest, longest in ((500, 1500), (1000, 3000), (1500, 3000), (1500, 3000)):
+        # Doubled, spread by half, and never longer than `max_delay`.
         shared.complete(shared.claimed(task_id), "Failed", error_code="operator_failed")
+        (spread,) = shared.rows(
+            """
+            SELECT extract(epoch FROM min(d))::int AS first, extract(epoch FROM max(d))::int AS last
+              FROM (SELECT next_attempt_of(t, 0, '1 second', false) - now() AS d
+                      FROM tasks t CROSS JOIN generate_series(1, 300) WHERE task_id = %s) delays
+            """,
+            task_id,
+        )
+        assert shortest <= spread["first"] < shortest * 1.2
+        assert longest * 0.9 < spread["last"] <= longest
         (delay,) = shared.rows(
             "SELECT extract(epoch FROM retry_at - now())::float8 AS seconds FROM tasks"
             " WHERE task_id = %s",
             task_id,
         )
-        assert longest / 3 - 120 < delay["seconds"] <= longest
+        assert shortest - 120 < delay["seconds"] <= longest
         shared.let_retry_fall_due(task_id)
         shared.start_retries()

@@ -141,6 +141,31 @@ def test_triggering_a_range_again_retries_its_failed_tasks(shared: Bench) -> Non
     assert trigger(shared, dag, 0, 9)["retried"] == 0  # it waits for its attempt already
 
 
+def test_triggering_a_range_again_runs_its_canceled_tasks(shared: Bench) -> None:
+    dag = shared.dag()
+    waiting, running, ended, other = shared.tasks(4, dag=dag)
+    stopped, finished = shared.claimed(running), shared.claimed(ended)
+    for task_id in (waiting, running, other):
+        assert shared.cancel(task_id).status_code == 200
+    published = shared.write_output(finished)
+    reply = shared.complete(finished, datasets_published=[published], events=[finished.event()])
+    assert reply.status_code == 200, reply.text
+
+    answer = trigger(shared, dag, 0, 29)
+    assert (answer["created"], answer["ranges"], answer["retried"]) == (False, [], 2)
+    assert set(answer["retried_task_ids"]) == {waiting, running}
+    assert shared.status(ended) == "Completed" and shared.status(other) == "Canceled"
+    assert trigger(shared, dag, 0, 29)["retried"] == 0
+    # An attempt that was asked to stop cannot complete the task any more.
+    late = shared.complete(stopped, datasets_published=[shared.write_output(stopped)])
+    assert late.status_code == 409, late.text
+    for task_id in (waiting, running):
+        attempt = shared.claimed(task_id)
+        published = shared.write_output(attempt)
+        reply = shared.complete(attempt, datasets_published=[published], events=[attempt.event()])
+        assert reply.status_code == 200, reply.text
+
+
 def test_concurrent_overlapping_triggers_emit_no_block_twice(shared: Bench) -> None:
     dag = shared.dag()
     body = {"dag": dag.name, "job": "request"}

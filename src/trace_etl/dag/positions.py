@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -81,7 +82,8 @@ def _find_cause(text: str, error: yaml.MarkedYAMLError) -> yaml.Mark | None:
 def _find_open_brackets(text: str) -> list[yaml.Mark]:
     """Return the brackets that are not closed at the end of the text."""
     opened: list[yaml.Mark] = []
-    for token in yaml.scan(text, yaml.SafeLoader):  # pyright: ignore[reportUnknownMemberType]
+    tokens = cast(Iterator[yaml.Token], yaml.scan(text, yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+    for token in tokens:
         if isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken):
             opened.append(token.start_mark)
         elif isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken) and opened:

@@ -92,7 +92,7 @@ def _describe_scope(answer: dict[str, Any]) -> str:
 
 
 def _describe_answer(answer: dict[str, Any], subject: str) -> list[str]:
-    count = format_count(answer["retried"], "failed task")
+    count = format_count(answer["retried"], "failed or canceled task")
     if answer["created"] and answer.get("deferred_by"):
         return [
             f"Recorded the trigger of {subject}: the job is paused by {answer['deferred_by']}. "

@@ -1,11 +1,11 @@
 """`trace graph`, `trace versions`: show how the jobs of a DAG are connected, and its versions."""
 
-from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
 
 from trace_etl.cli.client import Answer, quote_segment, session
+from trace_etl.cli.ids import resolve_id
 from trace_etl.cli.listing import ListTable, print_list
 from trace_etl.cli.options import (
     DEFAULT_HOME,
@@ -15,12 +15,12 @@ from trace_etl.cli.options import (
     LimitOption,
     WideOption,
 )
-from trace_etl.cli.output import format_time, print_answer, print_rows
+from trace_etl.cli.output import format_id, format_time, print_answer, print_rows
 
 DagArgument = Annotated[str, typer.Argument(metavar="DAG", help="Name of the DAG.")]
 _VERSIONS = ListTable(
     {
-        "version": itemgetter("dag_version"),
+        "version": lambda item: format_id(item["dag_version"]),
         "first deployed": lambda item: format_time(item["created_at"]),
         "current": lambda item: "yes" if item["is_current"] else None,
     },
@@ -49,6 +49,7 @@ def versions(
     home: HomeOption = DEFAULT_HOME,
     limit: LimitOption = 100,
     after: AfterOption = None,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the versions of a DAG, or print one.
@@ -60,7 +61,7 @@ def versions(
         print_list(home, path, _VERSIONS, as_json=as_json, limit=limit, after=after)
         return
     with session(home) as client:
-        answer = client.get(f"{path}/{quote_segment(version)}")
+        answer = client.get(f"{path}/{resolve_id(client, 'version', version)}")
     print_answer(answer, as_json, lambda found: typer.echo(found["text"], nl=False))
 
 

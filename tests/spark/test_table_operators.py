@@ -227,6 +227,48 @@ def test_small_files_are_compacted_into_one_with_the_rows_in_order(
     assert "RLE_DICTIONARY" in encodings["address"]  # contracts repeat
 
 
+@pytest.fixture(scope="module")
+def mixed(runner: SparkRunner) -> list[TaskPayload]:
+    """Partitions of one dataset, of which the middle one is of before the columns were changed."""
+    made = [
+        task(
+            "cryo_ingest",
+            {"columns": columns},
+            ["transactions"],
+            scope=range_scope(start, start + 9),
+        )
+        for start, columns in ((0, "full"), (10, "minimal"), (20, "full"))
+    ]
+    for payload in made:
+        runner.run(payload)
+    return made
+
+
+def test_jobs_read_nulls_where_older_partitions_lack_a_column(
+    runner: SparkRunner, objects: Path, chain: DevChain, mixed: list[TaskPayload]
+) -> None:
+    given = as_input(*mixed, name="transactions")
+    wanted = [
+        (row["transaction_hash"], None if 10 <= row["block_number"] < 20 else row["nonce"])
+        for row in expected(chain, 5, 24)["transactions"]
+    ]
+    assert len({nonce is None for _, nonce in wanted}) == 2
+    scope = range_scope(5, 24)
+    query = "SELECT block_number, transaction_index, transaction_hash, nonce, s FROM transactions"
+    for payload in (select(query, given, scope=scope), _compact(scope, given)):
+        runner.run(payload)
+        found = sorted(
+            rows(objects, payload, "answer"),
+            key=lambda row: (row["block_number"], row["transaction_index"]),
+        )
+        assert [(row["transaction_hash"], row["nonce"]) for row in found] == wanted
+        assert {row["s"] is None for row in found if 10 <= row["block_number"] < 20} == {True}
+        assert {row["s"] is None for row in found if row["block_number"] >= 20} == {False}
+    only = select(f"{query} WHERE nonce IS NULL", given, scope=scope)
+    runner.run(only)
+    assert {row["block_number"] for row in rows(objects, only, "answer")} == {*range(10, 20)}
+
+
 def test_the_same_range_compacted_twice_gives_the_same_bytes(
     runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
 ) -> None:

@@ -411,7 +411,25 @@ def test_a_very_large_block_is_followed(data: str) -> None:
 def test_the_operator_follows_until_it_is_canceled(
     chain: GrowingChain, data: str, tmp_path: Path
 ) -> None:
-    pools = {"default": (chain.url,)}
+    def drop_logs(calls: Calls, items: Calls) -> Calls:
+        for call, item in zip(calls, items, strict=True):
+            for receipt in item["result"] if call["method"] == "eth_getBlockReceipts" else ():
+                receipt["logs"] = []
+        return items
+
+    with FaultyNode(chain.url, after=drop_logs) as liar:
+        follow_until_canceled(chain, data, tmp_path, (liar.url, chain.url))
+    job = {"job": "test.block_follower"}
+    assert REGISTRY.get_sample_value("trace_follower_block", job) == 91
+    assert REGISTRY.get_sample_value("trace_follower_lag_blocks", job) == 0
+    assert REGISTRY.get_sample_value("trace_follower_reorganisations_total", job) == 0
+    assert REGISTRY.get_sample_value("trace_follower_rejected_answers_total", job)
+
+
+def follow_until_canceled(
+    chain: GrowingChain, data: str, tmp_path: Path, urls: tuple[str, ...]
+) -> None:
+    pools = {"default": urls}
     runner = SparkRunner(
         SparkSettings(FileStore(tmp_path), tmp_path, rpc_pools=pools, data_dsn=data)
     )
@@ -433,7 +451,3 @@ def test_the_operator_follows_until_it_is_canceled(
         with pytest.raises(TaskCanceled):
             running.result(timeout=120)
     assert stream.rows() == chain.rows(start=80)
-    job = {"job": "test.block_follower"}
-    assert REGISTRY.get_sample_value("trace_follower_block", job) == 91
-    assert REGISTRY.get_sample_value("trace_follower_lag_blocks", job) == 0
-    assert REGISTRY.get_sample_value("trace_follower_reorganisations_total", job) == 0

@@ -9,7 +9,13 @@ from trace_etl.dag.chain.tables import ColumnChoice
 from trace_etl.spark.errors import ChainMismatch, FinalityBroken, RpcRefused
 from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
 from trace_etl.spark.evm.chunk import BlockChunk
-from trace_etl.spark.evm.fetch import DEFAULT_RULES, RangeReader, RpcSource
+from trace_etl.spark.evm.fetch import (
+    DEFAULT_RULES,
+    OnReject,
+    RangeReader,
+    RpcSource,
+    ignore_rejected,
+)
 from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
 
 _INITIAL_FORK_SEARCH = 16
@@ -45,9 +51,10 @@ class TipReader:
         tables: Sequence[str],
         rules: VerifyRules = DEFAULT_RULES,
         columns: ColumnChoice = "standard",
+        on_reject: OnReject = ignore_rejected,
     ) -> None:
         source = replace(source, spread=False)
-        self._blocks = RangeReader(source, tables, rules, columns)
+        self._blocks = RangeReader(source, tables, rules, columns, on_reject)
         self._headers = RangeReader(source, ("blocks",), rules)
         self._has_finality = True
 

@@ -27,6 +27,8 @@ class LeasedRow:
     """The job of the task that this wakes up."""
     is_retry: bool = False
     """Whether an attempt of this task has failed."""
+    never_ends: bool = False
+    """Whether it is the task of an `always_on` source."""
 
 
 # The commit does not wait for the disk: if a crash undoes it, the side effects are performed once more.
@@ -41,10 +43,11 @@ WITH due AS (
     RETURNING o.*
 )
 SELECT outbox_id, kind, target, subject, body, tries, coalesce(t.bulk, false) AS bulk, t.job_id,
-       coalesce(t.attempt > 1, false) AS is_retry
+       coalesce(t.attempt > 1, false) AS is_retry,
+       coalesce(starts_with(t.dedupe_key, 'always_on:'), false) AS never_ends
   FROM leased CROSS JOIN (SELECT set_config('synchronous_commit', 'off', true)) no_wait
   LEFT JOIN LATERAL (
-       SELECT bulk, job_id, attempt FROM tasks WHERE kind = 'wake_up' AND task_id = subject) t ON true
+       SELECT bulk, job_id, attempt, dedupe_key FROM tasks WHERE kind = 'wake_up' AND task_id = subject) t ON true
 """
 
 

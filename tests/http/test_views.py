@@ -347,6 +347,13 @@ def test_failures_are_grouped_by_job_and_error(shared: Bench) -> None:
     assert {task["task_id"] for task in listed} == {one, two}
 
 
+def plan_jobs(shared: Bench, body: dict[str, Any]) -> list[dict[str, Any]]:
+    reply = shared.user.post("/v1/plans", json=body)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["plan"]["names"] == []
+    return reply.json()["plan"]["jobs"]
+
+
 def test_versions_of_a_dag_can_be_read_and_planned(shared: Bench) -> None:
     dag = shared.dag(column="1")
     shared.dag(name=dag.name, column="2")
@@ -357,6 +364,16 @@ def test_versions_of_a_dag_can_be_read_and_planned(shared: Bench) -> None:
     plan = shared.user.post("/v1/plans", json={"text": old["text"]}).json()
     changed = {job["name"] for job in plan["plan"]["jobs"] if job["change"] == "changed"}
     assert changed == {"work"}
+    new, old = (version["dag_version"] for version in versions)
+    text = get(shared, f"/v1/dags/{dag.name}/versions/{new}")["text"]
+    again = {"text": text, "from_version": new}
+    (job,) = [j for j in plan_jobs(shared, {"text": text, "from_version": old}) if j["fields"]]
+    assert [(f["before"], f["after"]) for f in job["fields"]] == [
+        ("SELECT 1 FROM ranges", "SELECT 2 FROM ranges")
+    ]
+    assert all(j["action"] == "keep" for j in plan_jobs(shared, again))
+    unknown = shared.user.post("/v1/plans", json={"text": text, "from_version": str(uuid4())})
+    assert unknown.status_code == 404
     missing = f"/v1/dags/{dag.name}/versions/{uuid4()}"
     assert shared.user.get(missing).status_code == 404
 

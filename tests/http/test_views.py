@@ -173,6 +173,19 @@ def test_a_window_lists_at_most_2000_partitions(
         assert (found["listed"] is not None) == is_listed
 
 
+def test_the_outline_of_a_dataset_agrees_with_its_details(shared: Bench, built: Dag) -> None:
+    outline = get(shared, f"/v1/datasets/{built.published}/outline")
+    detail = get(shared, f"/v1/datasets/{built.published}")
+    same = [key for key in outline if key not in ("generations", "updated_at")]
+    assert {key: outline[key] for key in same} == {key: detail[key] for key in same}
+    names = [{key: g[key] for key in outline["generations"][0]} for g in detail["generations"]]
+    assert outline["generations"] == names
+    assert (outline["range_start"], outline["range_end"]) == (0, 79)
+    fresh = get(shared, f"/v1/datasets/{shared.dag().published}/outline")
+    assert (fresh["range_end"], fresh["updated_at"]) == (None, None)
+    assert shared.user.get("/v1/datasets/no_such_dataset/outline").status_code == 404
+
+
 def test_the_map_of_an_empty_dataset_is_empty(shared: Bench) -> None:
     found = get(shared, f"/v1/datasets/{shared.dag().published}/map")
     assert (found["first"], found["partitions"], found["listed"]) == (None, [0], [])

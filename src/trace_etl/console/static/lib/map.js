@@ -170,7 +170,7 @@ export function PartitionMap({ name, version, selected, onPick }) {
     </div>
     <div class="legend">
       <span><i class="swatch sw-committed" />committed</span><span><i class="swatch sw-partial" />partly</span><span><i class="swatch sw-missing" />missing</span>
-      <span><i class="swatch sw-stale" />stale against its inputs</span><span><i class="swatch sw-building" />running</span><span><i class="swatch sw-queued" />queued</span><span><i class="swatch sw-failed" />failed</span><span><i class="swatch sw-mark" />invalidated</span></div>`;
+      <span><i class="swatch sw-stale" />stale against its inputs</span><span><i class="swatch sw-building" />running</span><span><i class="swatch sw-queued" />queued</span><span><i class="swatch sw-failed" />failed</span><span><i class="swatch sw-mark" />invalidated</span><span><i class="swatch sw-reorganised" />reorganised</span></div>`;
 }
 
 /** What is at a block, for the pointer. */
@@ -187,7 +187,7 @@ function describe(data, block) {
     : [from === to ? `block ${from}` : `${from}–${to}`, data.blocks[bucket] === 0 ? "missing" : `${format.number(data.blocks[bucket])} of ${format.count(to - from + 1, "block")} committed`];
   for (const one of tasks) lines.push(["running", "queued", "failed"].filter((kind) => one[kind]).map((kind) => `${one[kind]} ${kind}`).join(", "));
   const hit = data.invalidations.find((one) => one.start <= to && one.end >= from);
-  if (hit) lines.push(`invalidated ${format.relative(hit.made_at)}: ${hit.reason || "no reason given"}`);
+  if (hit) lines.push(`${hit.is_reorganisation ? "reorganised" : "invalidated"} ${format.relative(hit.made_at)}: ${hit.reason || "no reason given"}`);
   return { partition, lines: lines.filter(Boolean) };
 }
 
@@ -228,14 +228,13 @@ function drawMain(canvas, data, view, selected) {
       if (kind === "failed" && wide > 7) cross(context, left + wide / 2, workTop + workTall / 2);
     }
   }
-  context.fillStyle = colour("map-mark");
   for (const mark of data.invalidations) {
+    context.fillStyle = colour(mark.is_reorganisation ? "map-reorganised" : "map-mark");
     const left = x(mark.start);
     context.fillRect(left, 8, Math.max(2, x(mark.end + 1) - left), 3);
     context.beginPath();
-    context.moveTo(left - 4, 0);
-    context.lineTo(left + 4, 0);
-    context.lineTo(left, 8);
+    if (mark.is_reorganisation) context.arc(left, 4, 4, 0, 2 * Math.PI);
+    else for (const [dx, y] of [[-4, 0], [4, 0], [0, 8]]) context.lineTo(left + dx, y);
     context.fill();
   }
   drawAxis(context, view, width, x);

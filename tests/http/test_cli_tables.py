@@ -282,3 +282,18 @@ def test_overview_map_and_versions_print_what_the_api_knows(shell: Shell) -> Non
     (version,) = shell.json("versions", DAG)["items"]
     assert version["dag_version"] in shell.run("versions", DAG)
     assert shell.run("versions", DAG, version["dag_version"]).lstrip().startswith(f"name: {DAG}")
+
+
+def test_the_end_of_a_log_and_the_sql_of_a_task_are_printed(shell: Shell) -> None:
+    (task,) = shell.bench.tasks(1)
+    attempt = shell.bench.claimed(task)
+    text = "".join(f"line {n} €\n" for n in range(9_000))  # more than one window
+    for start in range(0, len(text), 40_000):
+        position = len(text[:start].encode())
+        part = {"position": position, "text": text[start : start + 40_000]}
+        assert shell.bench.call("/v1/task/logs", attempt, **part).status_code == 200
+    assert shell.run("logs", task, "--tail", "2") == "line 8998 €\nline 8999 €\n"
+    assert shell.run("logs", task, "--tail", "8500") == "".join(text.splitlines(True)[-8500:])
+    assert shell.run("logs", task, "--tail", "9999") == shell.run("logs", task) == text
+    assert shell.json("logs", task, "--tail", "1")["parts"][0]["text"] == "line 8999 €\n"
+    assert "1  SELECT 1 FROM ranges" in shell.run("task", task)

@@ -323,3 +323,59 @@ def test_lineage_of_an_old_version_keeps_a_removed_reader(shared: Bench) -> None
     assert get(shared, path)["down"] == []
     then = get(shared, path, dataset_version=before["dataset_version"])
     assert [d["job"] for d in then["down"]] == ["after"]
+
+
+# --- one task -------------------------------------------------------------------------------------
+
+
+def test_a_task_shows_the_definition_that_it_runs_after_a_deploy(shared: Bench) -> None:
+    dag = shared.dag(column="1")
+    (task,) = shared.tasks(1, dag=dag)
+    attempt = shared.claimed(task)
+    before = get(shared, f"/v1/tasks/{task}")
+    assert before["definition"]["is_current"]
+    shared.dag(name=dag.name, column="2")
+    shared.live.run(shared.live.service.swapper.swap_once)
+    after = get(shared, f"/v1/tasks/{task}")
+    definition = after["definition"]
+    assert definition["config"]["sql"] == "SELECT 1 FROM ranges" and not definition["is_current"]
+    assert definition["dag_version"] == before["definition"]["dag_version"]
+    assert get(shared, f"/v1/jobs/{dag.name}/work")["config"]["sql"] == "SELECT 2 FROM ranges"
+    (source,) = definition["inputs"]
+    assert (source["name"], source["job"], source["output"]) == ("ranges", "split", "ranges")
+    assert (after["start"], after["end"], after["parameters"]) == (0, 9, None)
+    text = shared.user.get(f"/v1/tasks/{task}").text
+    assert attempt.token not in text and attempt.fence["lease_token"] not in text
+
+
+def test_a_task_shows_its_payload_and_the_names_of_its_secrets_only(shared: Bench) -> None:
+    name = f"p_{uuid4().hex[:12]}"
+    text = f"""
+name: {name}
+jobs:
+  - name: request
+    activation: source
+    source: {{kind: manual}}
+    outputs: [ranges]
+  - name: work
+    operator: sql
+    execution_strategy: WholeDataset
+    inputs: [{{from: {{job: request}}}}]
+    outputs: [out]
+    config: {{sql: "SELECT 1 FROM ranges"}}
+"""
+    reply = shared.user.post("/v1/dags", json={"text": text})
+    assert reply.status_code == 200, reply.text
+    body = {"dag": name, "job": "request", "payload": {"city": "Wien"}}
+    assert shared.user.post("/v1/triggers", json=body).status_code == 200
+    shared.live.drain()
+    (item,) = get(shared, "/v1/tasks", dag=name, job="work")["items"]
+    task = get(shared, f"/v1/tasks/{item['task_id']}")
+    assert task["parameters"]["payload"] == {"city": "Wien"}
+    assert task["definition"]["secrets"] == []
+    shared.rows(
+        "UPDATE job_revisions SET secrets = %s WHERE revision_id = %s",
+        ["key"],
+        task["definition"]["revision_id"],
+    )
+    assert get(shared, f"/v1/tasks/{item['task_id']}")["definition"]["secrets"] == ["key"]

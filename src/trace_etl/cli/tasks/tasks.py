@@ -1,5 +1,6 @@
 """`trace tasks`, `trace task`."""
 
+import json
 from operator import itemgetter
 from typing import Annotated, Any
 
@@ -123,7 +124,23 @@ _OUTPUTS: Columns = {
 }
 
 
+def _format_parameters(parameters: dict[str, Any] | None) -> str | None:
+    if parameters is None:
+        return None
+    shown = {name: value for name, value in parameters.items() if value not in (None, False)}
+    text = json.dumps(shown, ensure_ascii=False)
+    return text if len(text) <= _MAX_REASON else f"{text[: _MAX_REASON - 1]}…"
+
+
+def _number_lines(sql: str) -> str:
+    """Number the lines of a SELECT, because errors name them."""
+    lines = sql.rstrip().splitlines()
+    width = len(str(len(lines)))
+    return "\n".join(f"{number:>{width}}  {line}" for number, line in enumerate(lines, start=1))
+
+
 def _print_task(item: Answer) -> None:
+    definition = item["definition"]
     print_fields(
         {
             "task": item["task_id"],
@@ -131,6 +148,7 @@ def _print_task(item: Answer) -> None:
             "operator": item["operator"],
             "runtime": item["runtime"],
             "blocks": item["partition_key"],
+            "payload": _format_parameters(item["parameters"]),
             "status": item["status"],
             "reason": item["reason"],
             "attempt": _format_attempt(item, " of "),
@@ -140,8 +158,12 @@ def _print_task(item: Answer) -> None:
             "finished": item["finished_at"] and format_time(item["finished_at"]),
             "retry at": item["retry_at"] and format_time(item["retry_at"]),
             "error": item["error_message"],
+            "definition": "current" if definition["is_current"] else "replaced by a deploy",
         }
     )
+    if definition["config"].get("sql"):
+        typer.echo("")
+        typer.echo(_number_lines(definition["config"]["sql"]))
     if item["attempts"]:
         print_items(item["attempts"], _ATTEMPTS, wide=["worker"])
     outputs = [

@@ -37,6 +37,7 @@ addEventListener("securitypolicyviolation", (e) => reportViolation(`${e.violated
 """
 _SHOP = """
 name: shop
+defaults: {heartbeat_timeout: 1h}
 # HOSTILE
 jobs:
   # A source starts the DAG.
@@ -67,6 +68,7 @@ jobs:
 publish:
   - {name: transfers, from: {job: transfers}, description: DESCRIPTION}
   - {name: volumes, from: {job: volumes}}
+  - {name: alerts, from: {job: alerts}}
 """
 _FEED = """
 name: feed
@@ -309,7 +311,7 @@ def _fill(world: World) -> None:
     """Blocks 0-39 and 60-79 are committed, 40-59 failed, 80-99 run, 100-119 wait."""
     described = [t.replace("DESCRIPTION", json.dumps(HOSTILE)) for t in (_SHOP, _FEED)]
     column = {"name": HOSTILE, "type": "string"}
-    columns = [{"job": "volumes", "output": "rows", "columns": [column]}]
+    columns = [{"job": "alerts", "output": "rows", "columns": [column]}]
     shop = described[0].replace("HOSTILE", HOSTILE)
     world.post("/v1/dags", {"text": shop, "columns": columns})
     world.post("/v1/dags", {"text": described[1]})

@@ -7,12 +7,29 @@ from uuid import uuid4
 import pytest
 
 from support.lifecycle import Bench, Dag
+from trace_etl.dispatcher.user_api.routes.data import partition_map
 from trace_etl.dispatcher.user_api.routes.views import overview
+from trace_etl.state.partitions import partition_map as stored_map
 
 
 @pytest.fixture(autouse=True)
 def no_overview_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "REST", 0.0)
+
+
+_HOT = """
+name: {name}
+jobs:
+  - {{name: follow, activation: source, source: {{kind: always_on}}, operator: block_follower,
+     outputs: [hot_blocks]}}
+  - {{name: wide, operator: range_aggregator, inputs: [{{from: {{job: follow}}}}], outputs: [ranges],
+     config: {{size: 10}}}}
+  - {{name: compact, operator: parquet_compact, inputs: [{{from: {{job: wide}}}}, {{from: {{job: follow}}}}],
+     outputs: [blocks], config: {{size: 10, finality_depth_blocks: 0}}}}
+publish:
+  - {{name: {name}_hot, from: {{job: follow}}}}
+  - {{name: {name}_all, from: {{job: compact}}, hot: {{job: follow, output: hot_blocks}}}}
+"""
 
 
 def get(bench: Bench, path: str, **params: object) -> dict[str, Any]:
@@ -103,8 +120,57 @@ def test_a_partition_is_stale_after_its_input_was_replaced(shared: Bench) -> Non
     assert shared.user.post(path, json=body).status_code == 200
     shared.live.drain()
     (rebuild,) = shared.waiting(dag, "work")
+    assert sum(get(shared, f"/v1/datasets/{name}/map", buckets=3)["stale"]) == 0
     complete(shared, rebuild)
     assert [p["is_stale"] for p in get(shared, f"/v1/datasets/{name}/map")["listed"]] == [True]
+    assert get(shared, f"/v1/datasets/{name}/map", buckets=3)["stale"] == [1, 0, 0]
+    shared.live.drain()
+    (again,) = shared.waiting(dag, "after")
+    attempt = shared.claimed(again)
+    reply = shared.complete(attempt, datasets_published=[shared.write_output(attempt)])
+    assert reply.status_code == 200, reply.text
+    assert get(shared, f"/v1/datasets/{name}/map", buckets=3)["stale"] == [0, 0, 0]
+
+
+def test_the_map_shows_blocks_of_a_hot_table_and_their_reorganisations(shared: Bench) -> None:
+    name = f"h_{uuid4().hex[:12]}"
+    assert shared.user.post("/v1/dags", json={"text": _HOT.format(name=name)}).status_code == 200
+    shared.live.run(shared.live.service.sources.supervise_once)
+    (task,) = get(shared, "/v1/tasks", dag=name, job="follow", status="Queued")["items"]
+    follower = shared.claimed(task["task_id"])
+    empty = get(shared, f"/v1/datasets/{name}_all/map")
+    assert (empty["hot"], empty["first"]) == (None, None)
+    assert shared.events(follower, follower.event(cursor=24)).status_code == 200
+    shared.live.drain()
+    shared.live.run(shared.live.service.numberer.number_once)
+    for dataset in ("hot", "all"):
+        found = get(shared, f"/v1/datasets/{name}_{dataset}/map")
+        assert (found["first"], found["last"], found["blocks"]) == (0, 24, [0] * 25)
+        assert (found["hot"]["job"], found["hot"]["start"], found["hot"]["end"]) == (
+            "follow",
+            0,
+            24,
+        )
+    waiting = get(shared, "/v1/tasks", dag=name, job="compact", status="Queued")["items"]
+    (first,) = [task["task_id"] for task in waiting if task["partition_key"] == "0-9"]
+    complete(shared, first)
+    output = {key: follower.output[key] for key in ("dataset_uuid", "dataset_version")}
+    rewrite = {**output, "kind": "row_range", "start": 22, "end": 24, "is_reorganisation": True}
+    assert shared.events(follower, invalidations=[rewrite]).status_code == 200
+    found = get(shared, f"/v1/datasets/{name}_all/map", buckets=5)
+    assert (found["first"], found["last"], found["blocks"]) == (0, 24, [5, 5, 0, 0, 0])
+    assert (found["hot"]["start"], found["hot"]["end"]) == (10, 24)
+    assert [(m["start"], m["is_reorganisation"]) for m in found["invalidations"]] == [(22, True)]
+
+
+def test_a_window_lists_at_most_2000_partitions(
+    shared: Bench, built: Dag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit, is_listed in ((6, True), (5, False)):
+        monkeypatch.setattr(partition_map, "MAX_LISTED", limit)
+        monkeypatch.setattr(stored_map, "MAX_LISTED", limit)
+        found = get(shared, f"/v1/datasets/{built.published}/map", start=5, end=99)
+        assert (found["listed"] is not None) == is_listed
 
 
 def test_the_map_of_an_empty_dataset_is_empty(shared: Bench) -> None:

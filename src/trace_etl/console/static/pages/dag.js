@@ -219,7 +219,7 @@ const RolloutDetail = ({ rollout }) => html`<${Panel}>
     ${rollout.targets.length > 0 ? html`<${Table} label="Datasets of the rollout" rows=${rollout.targets} columns=${[
       { label: "Dataset", width: "minmax(120px, 1fr)", render: (t) => (t.name ? html`<${DatasetLink} name=${t.name} />` : `${t.job}.${t.output}`) },
       { label: "Built", width: "minmax(120px, 1fr)", render: (t) => html`<div class="bar"><i style=${{ width: `${t.blocks ? (100 * (t.blocks - t.missing_blocks)) / t.blocks : 100}%` }} /></div>` },
-      { label: "Partitions", width: "110px", align: "right", render: (t) => `${format.number(t.new_partitions)} / ${format.number(t.old_partitions)}` },
+      { label: "Partitions", width: "110px", align: "right", render: (t) => (t.name ? html`<a class="num" href=${`/datasets/${path(t.name)}?version=${t.to_version}`}>${format.number(t.new_partitions)}</a> / <a class="num" href=${`/datasets/${path(t.name)}?version=${t.from_version}`}>${format.number(t.old_partitions)}</a>` : `${format.number(t.new_partitions)} / ${format.number(t.old_partitions)}`) },
       { label: "Missing blocks", width: "120px", align: "right", render: (t) => format.number(t.missing_blocks) },
     ]} />` : html`<${Empty} title="This rollout built no new generation.">Its jobs kept their data.</${Empty}>`}
     ${rollout.failures.length > 0 && html`<${Table} label="Failed tasks of the rollout" rows=${rollout.failures} href=${(f) => `/tasks/${f.task_id}`} columns=${[

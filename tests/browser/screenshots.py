@@ -92,7 +92,7 @@ _SCHEMA = [
 ]
 # An hour of work, as if nobody had hurried.
 _SPREAD = (
-    """UPDATE tasks SET finished_at = now() - interval '59 minutes' * hash / 4294967296.0
+    """UPDATE tasks SET finished_at = now() - interval '59 minutes' * (hash / 4294967296.0)
        FROM (SELECT task_id AS id, hashtext(task_id::text)::bigint + 2147483648 AS hash FROM tasks) h
        WHERE task_id = id AND finished_at IS NOT NULL""",
     """UPDATE tasks SET started_at = finished_at - interval '7 seconds' - interval '9 seconds' * random(),
@@ -134,7 +134,7 @@ class Chain:
         world.post(
             "/v1/pauses", {"dag": DAG, "job": "alerts", "reason": "a new rule is on its way"}
         )
-        backfill = {"dag": DAG, "job": "volumes", "start": FIRST + 7000, "end": FIRST + 7499}
+        backfill = {"dag": DAG, "job": "whales", "start": FIRST + 8000, "end": FIRST + 9999}
         world.post("/v1/backfills", backfill)
         (follow,) = world.get("/v1/tasks", dag=DAG, job="follow")["items"]
         self.follower = world.bench.claimed(follow["task_id"], "worker-1")

@@ -281,7 +281,9 @@ def test_overview_map_and_versions_print_what_the_api_knows(shell: Shell) -> Non
     assert "F" in wider.splitlines()[0] and "20 missing" in wider
     (version,) = shell.json("versions", DAG)["items"]
     assert version["dag_version"] in shell.run("versions", DAG)
-    assert shell.run("versions", DAG, version["dag_version"]).lstrip().startswith(f"name: {DAG}")
+    own = version["dag_version"]
+    assert shell.run("versions", DAG, own).lstrip().startswith(f"name: {DAG}")
+    assert "keep running" in shell.run("versions", DAG, own, own)
 
 
 def test_the_end_of_a_log_and_the_sql_of_a_task_are_printed(shell: Shell) -> None:

@@ -173,6 +173,19 @@ def test_a_window_lists_at_most_2000_partitions(
         assert (found["listed"] is not None) == is_listed
 
 
+def test_the_outline_of_a_dataset_agrees_with_its_details(shared: Bench, built: Dag) -> None:
+    outline = get(shared, f"/v1/datasets/{built.published}/outline")
+    detail = get(shared, f"/v1/datasets/{built.published}")
+    same = [key for key in outline if key not in ("generations", "updated_at")]
+    assert {key: outline[key] for key in same} == {key: detail[key] for key in same}
+    names = [{key: g[key] for key in outline["generations"][0]} for g in detail["generations"]]
+    assert outline["generations"] == names
+    assert (outline["range_start"], outline["range_end"]) == (0, 79)
+    fresh = get(shared, f"/v1/datasets/{shared.dag().published}/outline")
+    assert (fresh["range_end"], fresh["updated_at"]) == (None, None)
+    assert shared.user.get("/v1/datasets/no_such_dataset/outline").status_code == 404
+
+
 def test_the_map_of_an_empty_dataset_is_empty(shared: Bench) -> None:
     found = get(shared, f"/v1/datasets/{shared.dag().published}/map")
     assert (found["first"], found["partitions"], found["listed"]) == (None, [0], [])
@@ -347,6 +360,13 @@ def test_failures_are_grouped_by_job_and_error(shared: Bench) -> None:
     assert {task["task_id"] for task in listed} == {one, two}
 
 
+def plan_jobs(shared: Bench, body: dict[str, Any]) -> list[dict[str, Any]]:
+    reply = shared.user.post("/v1/plans", json=body)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["plan"]["names"] == []
+    return reply.json()["plan"]["jobs"]
+
+
 def test_versions_of_a_dag_can_be_read_and_planned(shared: Bench) -> None:
     dag = shared.dag(column="1")
     shared.dag(name=dag.name, column="2")
@@ -357,6 +377,16 @@ def test_versions_of_a_dag_can_be_read_and_planned(shared: Bench) -> None:
     plan = shared.user.post("/v1/plans", json={"text": old["text"]}).json()
     changed = {job["name"] for job in plan["plan"]["jobs"] if job["change"] == "changed"}
     assert changed == {"work"}
+    new, old = (version["dag_version"] for version in versions)
+    text = get(shared, f"/v1/dags/{dag.name}/versions/{new}")["text"]
+    again = {"text": text, "from_version": new}
+    (job,) = [j for j in plan_jobs(shared, {"text": text, "from_version": old}) if j["fields"]]
+    assert [(f["before"], f["after"]) for f in job["fields"]] == [
+        ("SELECT 1 FROM ranges", "SELECT 2 FROM ranges")
+    ]
+    assert all(j["action"] == "keep" for j in plan_jobs(shared, again))
+    unknown = shared.user.post("/v1/plans", json={"text": text, "from_version": str(uuid4())})
+    assert unknown.status_code == 404
     missing = f"/v1/dags/{dag.name}/versions/{uuid4()}"
     assert shared.user.get(missing).status_code == 404
 

@@ -26,7 +26,14 @@ from trace_etl.cli.options import (
     JsonOption,
     WideOption,
 )
-from trace_etl.cli.output import format_id, format_time, print_answer, print_json, print_rows
+from trace_etl.cli.output import (
+    format_count,
+    format_id,
+    format_time,
+    print_answer,
+    print_json,
+    print_rows,
+)
 
 _DEPLOY_TIMEOUT = 600.0  # a generation of a million partitions has a million tasks
 CheckOption = Annotated[
@@ -133,10 +140,15 @@ def rollout(dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOpti
 
 
 def rollback(
-    dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+    dag: DagArgument,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what a rollback would do and change nothing.")
+    ] = False,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
 ) -> None:
     """Return to the previous version of a DAG."""
-    answer = _post_to_dag(home, dag, "rollback")
+    answer = _post_to_dag(home, dag, "rollback?dry_run=true" if dry_run else "rollback")
     print_answer(answer, as_json, _print_rolled_back)
 
 
@@ -192,9 +204,17 @@ def _print_warnings(planned: Answer) -> None:
 
 
 def _print_rolled_back(answer: Answer) -> None:
-    typer.echo(f"{answer['dag']} is at version {answer['dag_version']} again.")
+    would = "would be" if answer["dry_run"] else "is"
+    typer.echo(f"{answer['dag']} {would} at version {answer['dag_version']} again.")
+    would = "would be" if answer["dry_run"] else "are"
     if answer["canceled"]:
-        typer.echo(f"{answer['canceled']} tasks of version {answer['from_version']} are canceled.")
+        canceled = format_count(answer["canceled"], "task")
+        typer.echo(f"{canceled} of version {answer['from_version']} {would} canceled.")
+    if answer["requeued"]:
+        typer.echo(f"{format_count(answer['requeued'], 'canceled task')} {would} queued again.")
+    for restored in answer["datasets"]:
+        name = restored["dataset"] or f"{restored['job']}.{restored['output']}"
+        typer.echo(f"  {name}: readers see generation {restored['to_version']} again")
 
 
 def _print_deployed(answer: Answer) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from trace_etl.cli.client import Answer, quote_segment, session
+from trace_etl.cli.dags.plans import print_plan
 from trace_etl.cli.listing import ListTable, print_list
 from trace_etl.cli.options import (
     DEFAULT_HOME,
@@ -46,22 +47,29 @@ def versions(
     version: Annotated[
         str | None, typer.Argument(metavar="[VERSION]", help="Print the text of this version.")
     ] = None,
+    other: Annotated[
+        str | None,
+        typer.Argument(metavar="[OTHER]", help="Print what a deploy of this one over it would do."),
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     limit: LimitOption = 100,
     after: AfterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the versions of a DAG, or print one.
-
-    To compare one with the deployed version, print it to a file and pass that to `trace plan`.
-    """
+    """List the versions of a DAG, print one, or plan the way from one to another."""
     path = f"/v1/dags/{quote_segment(dag)}/versions"
     if version is None:
         print_list(home, path, _VERSIONS, as_json=as_json, limit=limit, after=after)
         return
     with session(home) as client:
-        answer = client.get(f"{path}/{quote_segment(version)}")
-    print_answer(answer, as_json, lambda found: typer.echo(found["text"], nl=False))
+        answer = client.get(f"{path}/{quote_segment(other or version)}")
+        if other is not None:
+            body = {"text": answer["text"], "from_version": version}
+            answer = client.post("/v1/plans", body)
+    if other is None:
+        print_answer(answer, as_json, lambda found: typer.echo(found["text"], nl=False))
+    else:
+        print_answer(answer, as_json, lambda found: print_plan(found["plan"]))
 
 
 def _print_graph(answer: Answer, dag: str) -> None:

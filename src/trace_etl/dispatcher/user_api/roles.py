@@ -56,6 +56,7 @@ ROLES: Mapping[str, str] = {
     "POST /v1/tasks/retry": WRITER,
     "GET /v1/datasets": READER,
     "GET /v1/datasets/{name}": READER,
+    "GET /v1/datasets/{name}/outline": READER,
     "GET /v1/datasets/{name}/certificates": READER,
     "GET /v1/datasets/{name}/changes": READER,
     "GET /v1/datasets/{name}/manifest": READER,

@@ -10,7 +10,13 @@ from trace_etl.api.body import Name
 from trace_etl.api.proof.certificates import CertificateList, StoredCertificate
 from trace_etl.api.proof.manifest import SignedManifest
 from trace_etl.api.task.lifecycle import Jwks
-from trace_etl.api.user.data.datasets import DatasetDetail, DatasetItem, DatasetList, PartitionItem
+from trace_etl.api.user.data.datasets import (
+    DatasetDetail,
+    DatasetItem,
+    DatasetList,
+    DatasetOutline,
+    PartitionItem,
+)
 from trace_etl.dispatcher.user_api.column_comments import describe_columns
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
@@ -75,6 +81,27 @@ async def get_dataset(
         partition_list=list(partitions),
         next=following,
         gaps=gaps,
+        generations=generations,
+        consumers=consumers,
+    )
+
+
+@router.get("/datasets/{name}/outline")
+async def get_outline(name: Name, user: CallerDep, ctx: ContextDep) -> DatasetOutline:
+    """Show what a published dataset is, without counting its partitions."""
+    async with snapshot(ctx.pool) as conn:
+        found = await datasets.get_outline(conn, user.org_id, name)
+        dataset_uuid, version = found["dataset_uuid"], found["dataset_version"]
+        columns = found.pop("columns")
+        if columns is None:
+            columns = await datasets.get_planned_columns(conn, version)
+        description = await datasets.get_description(conn, dataset_uuid)
+        generations = await partition_queries.list_generation_names(conn, dataset_uuid)
+        consumers = await cursors.list_consumers(conn, dataset_uuid, version)
+    return DatasetOutline(
+        **found,
+        description=description.description,
+        columns=describe_columns(columns, description),
         generations=generations,
         consumers=consumers,
     )

@@ -127,10 +127,11 @@ class Chain:
         for job, count in (("volumes", 96), ("whales", 88)):
             for task in world.queued(job, 103, DAG)[:count]:
                 self.complete(world.bench.claimed(task["task_id"], self.worker()))
+        world.post("/v1/dags", {"text": _TEXT.replace("v.volume / 10", "v.volume / 20")})
         for statement in _SPREAD:
             world.bench.rows(statement)
-        invalid = {"start": FIRST + 3000, "end": FIRST + 3299, "reason": "prices were late"}
-        world.post("/v1/datasets/transfers/invalidations", {**invalid, "rebuild": True})
+        invalid = {"start": FIRST + 6200, "end": FIRST + 6399, "reason": "prices were late"}
+        world.post("/v1/datasets/transfers/invalidations", {**invalid, "rebuild": False})
         world.post(
             "/v1/pauses", {"dag": DAG, "job": "alerts", "reason": "a new rule is on its way"}
         )
@@ -138,9 +139,6 @@ class Chain:
         world.post("/v1/backfills", backfill)
         (follow,) = world.get("/v1/tasks", dag=DAG, job="follow")["items"]
         self.follower = world.bench.claimed(follow["task_id"], "worker-1")
-        text = f"transfers of {FIRST:,} and later blocks\n" * 40
-        log = world.bench.call("/v1/task/logs", self.follower, position=0, text=text)
-        assert log.status_code == 200, log.text
 
     def follow(self) -> None:
         """Report the head, as a follower does every few seconds."""
@@ -173,6 +171,8 @@ class Chain:
         size = {"rows": len(rows), "bytes": file.stat().st_size}
         marker = {"files": [{"name": file.name, **size}], **size, "schema": _SCHEMA}
         file.with_name("_SUCCESS").write_text(json.dumps(marker))
+        text = f"{len(rows)} rows of {end - start + 1} blocks, {size['bytes']} bytes\n"
+        assert bench.call("/v1/task/logs", attempt, position=0, text=text).status_code == 200
         reply = bench.complete(attempt, datasets_published=[written], events=[attempt.event()])
         assert reply.status_code == 200, reply.text
 
@@ -196,7 +196,7 @@ def list_pages(world: World) -> dict[str, str]:
         "dag-versions": f"/dags/{DAG}?view=versions",
         "dag-rollout": f"/dags/{DAG}?view=rollout",
         "datasets": "/datasets",
-        "dataset": f"/datasets/transfers?key={FIRST + 3400}-{FIRST + 3499}",
+        "dataset": f"/datasets/transfers?key={FIRST + 6600}-{FIRST + 6699}",
         "dataset-map": "/datasets/transfers",
         "dataset-columns": "/datasets/transfers?view=schema",
         "dataset-versions": "/datasets/transfers?view=versions",

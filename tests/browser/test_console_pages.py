@@ -538,13 +538,13 @@ def test_the_editor_completes_keeps_a_history_and_downloads_parquet(admin: Visit
     page = admin.page
     admin.go("/query")
     editor = page.get_by_label("SQL query")
-    editor.fill("")
-    editor.press_sequentially("SELECT n FROM transf")
+    editor.focus()
+    page.keyboard.type("SELECT n FROM transf")
     option = page.get_by_role("option", name=re.compile("transfers"))
     expect(option).to_be_visible()
     page.keyboard.press("Enter")
     expect(editor).to_contain_text("FROM transfers")
-    editor.press_sequentially(" LIMIT 2")
+    page.keyboard.type(" LIMIT 2")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("table", name="Result").get_by_role("row")).to_have_count(3)
     with page.expect_download() as started:

@@ -338,7 +338,7 @@ function hatch(context, left, top, wide, tall) {
 }
 
 function drawAxis(context, view, width, x) {
-  const rough = (view.end - view.start) / Math.max(2, width / 130);
+  const rough = (view.end - view.start) / Math.max(2, width / 100);
   const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
   const step = Math.max(1, [1, 2, 5, 10].find((factor) => factor * power >= rough) * power);
   context.fillStyle = colour("muted");

@@ -41,10 +41,10 @@ function Backfills() {
 }
 
 function Progress({ backfill: b }) {
-  const all = b.blocks_done + b.blocks_left || 1;
+  const all = b.blocks_done + b.blocks_left;
   const chunks = b.pending + b.created + b.completed + b.failed + b.canceled + b.skipped || 1;
   return html`<div class="bar" role="img" aria-label=${`${format.number(b.blocks_done)} of ${format.number(all)} blocks`} title=${`${format.number(b.blocks_done)} of ${format.number(all)} blocks, ${format.number(Math.round(b.blocks_per_second))} per second`}>
-    <i style=${{ width: `${(100 * b.blocks_done) / all}%` }} /><i class="failed" style=${{ width: `${(100 * b.failed) / chunks}%` }} /></div>`;
+    <i style=${{ width: `${(100 * (b.completed + b.skipped)) / chunks}%` }} /><i class="failed" style=${{ width: `${(100 * b.failed) / chunks}%` }} /></div>`;
 }
 
 function BackfillForm({ onStarted }) {
@@ -163,7 +163,7 @@ function Runtimes() {
     { label: "Workers", width: "76px", align: "right", render: (r) => (r.workers === 0 ? html`<span class="state-warning">none</span>` : format.number(r.workers)) },
     { label: "Launcher", width: "90px", render: (r) => r.launcher }, { label: "Code", width: "90px", render: (r) => html`<span class="tag">${r.trust}</span>` },
     { label: "Language", width: "84px", render: (r) => r.language ?? "–" }, { label: "Queue", width: "minmax(100px, 1.4fr)", render: (r) => html`<span class="mono">${r.queue ?? "–"}</span>` },
-    { label: "Slots", width: "60px", align: "right", render: (r) => format.number(r.slots) }, { label: "Memory", width: "80px", align: "right", render: (r) => format.size(r.memory_mib * 2 ** 20) },
+    { label: "Slots", width: "60px", align: "right", render: (r) => format.number(r.slots) }, { label: "Memory", width: "80px", align: "right", render: (r) => `${format.number(r.memory_mib)} MiB` },
     { label: "Longest task", width: "100px", align: "right", render: (r) => (r.max_timeout === null ? "no limit" : format.duration(r.max_timeout)) },
     { label: "Idle end", width: "90px", align: "right", render: (r) => (r.idle_timeout === null ? "never" : format.duration(r.idle_timeout)) }]} />`}</${Loaded}></${Panel}>`;
 }

@@ -36,7 +36,7 @@ function Content({ overview, failures, invalidations, running }) {
       <${Stat} icon="paused" label="Paused jobs" value=${overview.paused} href="/operations/pauses" />
       <${Stat} icon="idle" label="Jobs" value=${overview.jobs} href="/dags" hint=${`in ${format.count(overview.dags, "DAG")}`} />
     </div>
-    <div class="columns wide-left">
+    <div class="columns wider-left">
       <${Panel} title="Tasks that ended, per minute" actions=${html`<span class="legend-inline"><i class="swatch sw-committed" /> completed <i class="swatch sw-failed" /> failed</span>`}><${Throughput} minutes=${overview.minutes} /></${Panel}>
       <${Panel} title="Followed chains"><${Chains} chains=${overview.chains} /></${Panel}>
     </div>
@@ -44,9 +44,8 @@ function Content({ overview, failures, invalidations, running }) {
     <div class="columns">
       <${Panel} title="Running now" actions=${html`<a href="/tasks?status=Running">All running tasks</a>`}>
         ${running.length ? html`<${Table} label="Running tasks" rows=${running} href=${(task) => `/tasks/${task.task_id}`} columns=${[
-          { label: "Task", width: "142px", render: (task) => html`<${TaskLink} id=${task.task_id} />` },
-          { label: "Job", width: "minmax(120px, 1.4fr)", render: (task) => html`<${JobLink} dag=${task.dag} job=${task.job} />` },
-          { label: "Partition", width: "minmax(90px, 1fr)", render: (task) => html`<span class="mono">${task.partition_key ?? "–"}</span>` },
+          { label: "Job", width: "minmax(120px, 1.2fr)", render: (task) => html`<${JobLink} dag=${task.dag} job=${task.job} />` },
+          { label: "Partition", width: "minmax(150px, 1fr)", render: (task) => html`<${TaskLink} id=${task.task_id}>${task.partition_key ?? format.short(task.task_id)}</${TaskLink}>` },
           { label: "For", width: "86px", align: "right", render: (task) => format.between(task.started_at, null) },
         ]} />` : html`<${Empty} title="Nothing runs now.">${overview.queued ? "Tasks wait: open one to see why." : "Every task has ended."}</${Empty}>`}
       </${Panel}>
@@ -94,10 +93,10 @@ function Throughput({ minutes }) {
 function Chains({ chains }) {
   if (!chains.length) return html`<${Empty} title="No chain is followed.">A job with <code>source: {kind: always_on}</code> follows a chain. Its position and lag appear here.</${Empty}>`;
   return html`<${Table} label="Followed chains" rows=${chains} href=${(chain) => `/tasks/${chain.task_id}`} columns=${[
-    { label: "Source", width: "minmax(90px, 1.4fr)", render: (chain) => html`<${State} status=${chain.is_paused ? "paused" : chain.status} text="" /> <${JobLink} dag=${chain.dag} job=${chain.job} />` },
-    { label: "Block", width: "minmax(70px, 1fr)", align: "right", render: (chain) => html`<a class="num" href=${`/tasks/${chain.task_id}`}>${format.number(chain.position ?? chain.cursor)}</a>` },
-    { label: "Behind", width: "minmax(76px, 1fr)", align: "right", render: (chain) => html`<${Lag} chain=${chain} />` },
-    { label: "Reorgs, 24 h", width: "86px", align: "right", render: (chain) => html`<a class=${chain.reorganisations ? "num" : "num muted"} href="/operations/invalidations">${format.number(chain.reorganisations)}</a>` },
+    { label: "Source", width: "minmax(110px, 1fr)", render: (chain) => html`<${State} status=${chain.is_paused ? "paused" : chain.status} text="" /> <${JobLink} dag=${chain.dag} job=${chain.job} />` },
+    { label: "Block", width: "84px", align: "right", render: (chain) => html`<a class="num" href=${`/tasks/${chain.task_id}`}>${format.number(chain.position ?? chain.cursor)}</a>` },
+    { label: "Behind", width: "104px", align: "right", render: (chain) => html`<${Lag} chain=${chain} />` },
+    { label: html`<span title="Reorganisations in the last 24 hours">Reorgs</span>`, width: "52px", align: "right", render: (chain) => html`<a class=${chain.reorganisations ? "num" : "num muted"} href="/operations/invalidations">${format.number(chain.reorganisations)}</a>` },
   ]} />`;
 }
 

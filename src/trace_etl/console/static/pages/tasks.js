@@ -51,10 +51,10 @@ function TaskList() {
     <${Panel} title=${canEnd && "Tasks"} actions=${canEnd && html`<button onClick=${() => cancelGroup(filters)}>Cancel all of these</button>`}><${Loaded} state=${state} rows=${10}>${() => rows.length ? html`<${Table} label="Tasks, newest first" rows=${rows} onEnd=${more.load}
       height=${Math.max(360, innerHeight - 260)} href=${(task) => `/tasks/${task.task_id}`} columns=${[
         { label: "State", width: "104px", render: (task) => html`<${State} status=${taskState(task)} />` },
-        { label: "Job", width: "minmax(150px, 1.2fr)", render: (task) => html`<${JobLink} dag=${task.dag} job=${task.job} />` },
-        { label: "Partition", width: "minmax(110px, 0.8fr)", render: (task) => html`<span class="mono">${task.partition_key ?? (task.cursor !== null ? `cursor ${task.cursor}` : "–")}</span>` },
+        { label: "Job", width: "minmax(140px, 1fr)", render: (task) => html`<${JobLink} dag=${task.dag} job=${task.job} />` },
+        { label: "Partition", width: "152px", render: (task) => html`<span class="mono">${task.partition_key ?? (task.cursor !== null ? `cursor ${task.cursor}` : "–")}</span>` },
         { label: "Attempt", width: "64px", align: "right", render: (task) => html`<span class=${task.attempt > 1 ? "" : "muted"}>${task.attempt}</span>` },
-        { label: "Reason or error", width: "minmax(160px, 2fr)", render: (task) => html`<span class=${task.status === "Failed" ? "state-failed" : "muted"} title=${task.reason ?? task.error_message}>${task.reason ?? task.error_message ?? ""}</span>` },
+        { label: "Reason or error", width: "minmax(180px, 2.4fr)", render: (task) => html`<span class=${task.status === "Failed" ? "state-failed" : "muted"} title=${task.reason ?? task.error_message}>${task.reason ?? task.error_message ?? ""}</span>` },
         { label: "Duration", width: "86px", align: "right", render: (task) => (task.started_at ? format.between(task.started_at, task.finished_at) : "–") },
         { label: "Created", width: "80px", align: "right", render: (task) => html`<${Time} at=${task.created_at} />` },
         { label: "Task", width: "142px", render: (task) => html`<${TaskLink} id=${task.task_id} />` },
@@ -132,7 +132,7 @@ function Task({ task }) {
   const { params } = address.value;
   const attempt = Number(params.get("attempt")) || task.attempt;
   return html`
-    ${task.reason && html`<div class="banner"><${State} status=${taskState(task)} text=${taskState(task)} /><span>${task.reason}</span></div>`}
+    ${task.reason && html`<div class="banner"><${State} status=${taskState(task)} text="" /><span>${task.reason}</span></div>`}
     <${Panel}>
       <${Fields} items=${[
         ["State", html`<${State} status=${taskState(task)} />`],

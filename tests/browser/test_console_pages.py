@@ -5,6 +5,7 @@ Each test also checks that the page logged no error, violated no policy and aske
 
 import re
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -22,6 +23,7 @@ from support.browsing import (
     visit,
 )
 from support.pressure import graph
+from support.waiting import eventually
 
 PAGES = {
     "overview": "/",
@@ -33,7 +35,7 @@ PAGES = {
     "rollout": f"/dags/{SHOP}?view=rollout",
     "datasets": "/datasets",
     "dataset": "/datasets/transfers?key=0-9",
-    "columns": "/datasets/volumes?view=schema",
+    "columns": "/datasets/alerts?view=schema",
     "columns with comments": "/datasets/spikes?view=schema",
     "dataset versions": "/datasets/transfers?view=versions",
     "lineage": "/datasets/transfers?view=lineage",
@@ -80,6 +82,7 @@ def test_every_page_is_accessible(browser: Browser, world: World, scheme: str) -
         expect(page.get_by_role("dialog")).to_contain_text("Events wait")
         admin.check_accessible()
         page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        expect(page.get_by_role("dialog")).to_be_hidden()
         page.keyboard.press("/")
         expect(page.locator(".search-list")).to_contain_text("volumes")
         admin.check_accessible()
@@ -95,9 +98,9 @@ def test_what_users_wrote_shows_as_text(admin: Visit) -> None:
         f"/dags/{SHOP}?view=text": ".code",
         f"/dags/{SHOP}?job=transfers": ".panel .code",
         "/datasets/transfers": ".lead",
-        "/datasets/volumes?view=schema": "[role=table]",
+        "/datasets/alerts?view=schema": "[role=table]",
         "/datasets/spikes?view=schema": "[role=table]",
-        "/tasks?status=Completed": "[role=table]",
+        f"/tasks?status=Completed&dag={SHOP}&job=transfers": ".fields",
         "/tasks?view=failures": "[role=table]",
         "/operations/outbox": "[role=table]",
         "/operations/batches": "[role=table]",
@@ -105,9 +108,8 @@ def test_what_users_wrote_shows_as_text(admin: Visit) -> None:
     for path, selector in written.items():
         admin.go(path)
         admin.settle()
-        if path == "/tasks?status=Completed":
+        if selector == ".fields":
             admin.page.locator("[role=row] a.mono").first.click()
-            selector = ".fields"
         box = admin.page.locator("main" if selector == "." else selector).filter(has_text=HOSTILE)
         expect(box.first).to_be_visible()
         admin.check_texts()
@@ -179,8 +181,8 @@ def test_the_overview_links_to_what_it_counts(admin: Visit) -> None:
     banner = page.locator(".banner")
     expect(banner).to_contain_text("2 tasks failed permanently")
     expect(banner).to_contain_text("1 batch dead-lettered")
-    expect(banner).to_contain_text("tasks run on ecs_spark, which has no worker")
-    expect(banner).to_contain_text("4 paused jobs")
+    expect(banner).to_contain_text("no worker for runtime ecs_python")
+    expect(banner).to_contain_text("4 jobs paused")
     expect(page.get_by_role("table", name="Followed chains")).to_contain_text(f"{TIP} / follow")
     page.locator("a.stat").filter(has_text="Failed").click()
     expect(page).to_have_url(re.compile("view=failures"))
@@ -237,7 +239,7 @@ def test_versions_are_compared_and_rolled_back(admin: Visit, world: World) -> No
     expect(page.locator("main li").filter(has_text="alerts")).to_contain_text("changed")
     page.get_by_role("button", name="Roll back").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("become current immediately")
+    expect(dialog).to_contain_text("becomes current immediately")
     dialog.get_by_role("button", name="Roll back").click()
     expect(page.locator(".toast")).to_contain_text("is current again")
     assert world.get(f"/v1/dags/{SHOP}")["dag_version"] == before["dag_version"]
@@ -331,7 +333,7 @@ def test_pausing_needs_a_confirmation_and_hostile_reasons_show_as_text(
     assert "pwned" not in page.title()
     page.get_by_role("button", name="Resume").click()
     page.get_by_role("dialog").get_by_role("button", name="Resume").click()
-    expect(page.get_by_text("Nothing is paused.")).to_be_visible()
+    expect(page.get_by_role("table", name="Pauses")).not_to_contain_text(HOSTILE)
 
 
 def test_backpressure_is_shown_on_every_edge_that_holds_it(admin: Visit, world: World) -> None:
@@ -379,8 +381,13 @@ def test_failures_are_retried_as_a_group_and_others_are_not_touched(
 ) -> None:
     page = admin.page
     world.trigger(300, 309)
-    task = world.queued("transfers", 3)[-1]
-    assert task["partition_key"] == "300-309"
+
+    def find() -> dict[str, Any] | None:
+        return next(
+            (t for t in world.queued("transfers", 1) if t["partition_key"] == "300-309"), None
+        )
+
+    task = eventually(find, "the task is queued")
     world.fail(task, code=None)
     admin.go("/tasks?view=failures")
     table = page.get_by_role("table", name="Failures by error")
@@ -407,8 +414,8 @@ def test_tasks_are_filtered_by_runtime_and_read_on_after_a_failure(
     wide = graph(world.bench, {"work": "split"}, name="wide")
     wide.trigger(220)
     world.queued("work", 220, "wide")
-    admin.go("/tasks?runtime=ecs_spark&dag=wide")
-    expect(page.get_by_label("Runtime")).to_have_value("ecs_spark")
+    admin.go("/tasks?runtime=ecs_python&dag=wide")
+    expect(page.get_by_label("Runtime")).to_have_value("ecs_python")
     foot = page.locator(".table-foot")
     expect(foot).to_have_text("200 tasks loaded; scroll for more")
     page.route("**/api/v1/tasks?*after=*", lambda route: route.fulfill(status=503))
@@ -462,7 +469,7 @@ def test_a_new_version_is_built_promoted_and_rolled_back(admin: Visit, world: Wo
     expect(page.get_by_role("table", name="Datasets of the rollout")).to_contain_text("transfers")
     page.get_by_role("button", name="Promote").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("60 blocks of them are not built yet")
+    expect(dialog).to_contain_text("110 blocks of them are not built yet")
     dialog.get_by_role("button", name="Promote").click()
     expect(page.locator(".toast")).to_contain_text("The new version is current.")
     # Readers see an empty dataset now. The version before it still has its partitions.
@@ -507,8 +514,8 @@ def test_what_was_not_delivered_is_replayed_retried_or_dropped(admin: Visit, wor
     page.get_by_role("row").filter(has_text="gone").get_by_role("button", name="Drop").click()
     page.get_by_role("dialog").get_by_role("button", name="Drop").click()
     expect(page.get_by_role("dialog")).to_be_hidden()
-    dropped = world.get(f"/v1/batches/{batch['publish_id']}")["state"]
-    assert dropped == "dropped"
+    left = [item["publish_id"] for item in world.get("/v1/batches")["items"]]
+    assert batch["publish_id"] not in left
 
 
 def test_a_large_graph_is_laid_out_without_a_worker(admin: Visit, world: World) -> None:
@@ -531,13 +538,13 @@ def test_the_editor_completes_keeps_a_history_and_downloads_parquet(admin: Visit
     page = admin.page
     admin.go("/query")
     editor = page.get_by_label("SQL query")
-    editor.fill("")
-    editor.press_sequentially("SELECT n FROM transf")
+    editor.focus()
+    page.keyboard.type("SELECT n FROM transf")
     option = page.get_by_role("option", name=re.compile("transfers"))
     expect(option).to_be_visible()
     page.keyboard.press("Enter")
     expect(editor).to_contain_text("FROM transfers")
-    editor.press_sequentially(" LIMIT 2")
+    page.keyboard.type(" LIMIT 2")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("table", name="Result").get_by_role("row")).to_have_count(3)
     with page.expect_download() as started:

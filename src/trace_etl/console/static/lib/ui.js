@@ -145,10 +145,12 @@ const ROW = 34;
 export function Table({ columns, rows, onEnd, href, height, label, selected }) {
   const body = useRef(/** @type {HTMLDivElement | null} */ (null));
   const [range, setRange] = useState({ from: 0, to: 80 });
+  const [scrolls, setScrolls] = useState(false);
   const isVirtual = rows.length > 60;
   const measure = () => {
     const box = body.current;
     if (!box) return;
+    setScrolls(isVirtual || box.scrollWidth > box.clientWidth);
     if (!isVirtual) {
       if (onEnd) onEnd();
       return;
@@ -170,7 +172,7 @@ export function Table({ columns, rows, onEnd, href, height, label, selected }) {
     go(href(row));
   };
   return html`<div class="table">
-    <div class="table-scroll" role="table" aria-label=${label} aria-rowcount=${rows.length} ref=${body} onScroll=${measure} tabindex=${isVirtual ? 0 : undefined}
+    <div class="table-scroll" role="table" aria-label=${label} aria-rowcount=${rows.length} ref=${body} onScroll=${measure} tabindex=${scrolls ? 0 : undefined}
       style=${{ maxHeight: isVirtual ? `${height ?? 640}px` : "none" }}>
       <div class="table-row table-head" role="row" style=${grid}>
         ${columns.map((column) => html`<div role="columnheader" class=${column.align ?? ""}>${column.label}</div>`)}

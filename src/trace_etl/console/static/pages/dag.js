@@ -5,7 +5,7 @@ import * as format from "../lib/format.js";
 import { GraphView } from "../lib/graph.js";
 import { useLive } from "../lib/live.js";
 import { address, setParams } from "../lib/router.js";
-import { ask, Command, Count, DatasetLink, Empty, Failure, Fields, html, Icon, JobLink, Loaded, Page, Panel, State, Table, Tabs, TaskLink, Time } from "../lib/ui.js";
+import { ask, Command, Count, DatasetLink, Empty, Failure, Fields, html, Icon, JobLink, Loaded, Page, Panel, State, Table, Tabs, TaskLink, Time, toast } from "../lib/ui.js";
 
 export function DagPage({ name }) {
   const { params } = address.value;
@@ -16,7 +16,7 @@ export function DagPage({ name }) {
   const isBuilding = rollout.data?.state === "building";
   const actions = can("writer") && html`
     ${isBuilding && html`<button onClick=${() => promote(name, rollout.data)}>Promote</button>`}
-    ${rollout.data?.previous_version && html`<button onClick=${() => rollback(name, rollout.data)}>Roll back</button>`}
+    ${rollout.data?.previous_version && html`<button onClick=${() => rollback(name)}>Roll back</button>`}
     <button onClick=${() => pause(name, null)}>Pause all</button>`;
   return html`<${Page} title=${name} trail=${html`<a href="/dags">DAGs</a>`} actions=${actions}>
     ${isBuilding && html`<${Rollout} rollout=${rollout.data} />`}
@@ -162,13 +162,12 @@ function Comparison({ name, from, to, current }) {
   const read = (version, signal) => get(`dags/${path(name, "versions", version)}`, {}, signal);
   const state = useLive(async (signal) => {
     const [a, b] = await Promise.all([read(from, signal), read(to, signal)]);
-    const plan = from === current ? await post("plans", { text: b.text }, signal).catch((error) => ({ error })) : null;
+    const plan = await post("plans", { text: b.text, from_version: from }, signal).catch((error) => ({ error }));
     return { a, b, plan };
   }, [name, from, to, current]);
   return html`<${Loaded} state=${state} rows=${8}>${({ a, b, plan }) => html`
-    ${plan?.error && html`<div class="panel-body"><${Failure} error=${plan.error} /></div>`}
-    ${plan?.plan && html`<div class="panel-body stack"><h3>What deploying the second version would do now</h3><${Plan} plan=${plan.plan} /></div>`}
-    ${!plan && html`<div class="panel-body muted">The plan is shown if the first version is the current one.</div>`}
+    ${plan.error && html`<div class="panel-body"><${Failure} error=${plan.error} /></div>`}
+    ${plan.plan && html`<div class="panel-body stack"><h3>${from === current ? "What deploying the second version would do now" : "What the way from the first version to the second one changes"}</h3><${Plan} plan=${plan.plan} /></div>`}
     <${Diff} before=${a.text} after=${b.text} />`}</${Loaded}>`;
 }
 
@@ -219,7 +218,7 @@ const RolloutDetail = ({ rollout }) => html`<${Panel}>
     ${rollout.targets.length > 0 ? html`<${Table} label="Datasets of the rollout" rows=${rollout.targets} columns=${[
       { label: "Dataset", width: "minmax(120px, 1fr)", render: (t) => (t.name ? html`<${DatasetLink} name=${t.name} />` : `${t.job}.${t.output}`) },
       { label: "Built", width: "minmax(120px, 1fr)", render: (t) => html`<div class="bar"><i style=${{ width: `${t.blocks ? (100 * (t.blocks - t.missing_blocks)) / t.blocks : 100}%` }} /></div>` },
-      { label: "Partitions", width: "110px", align: "right", render: (t) => `${format.number(t.new_partitions)} / ${format.number(t.old_partitions)}` },
+      { label: "Partitions", width: "110px", align: "right", render: (t) => (t.name ? html`<a class="num" href=${`/datasets/${path(t.name)}?version=${t.to_version}`}>${format.number(t.new_partitions)}</a> / <a class="num" href=${`/datasets/${path(t.name)}?version=${t.from_version}`}>${format.number(t.old_partitions)}</a>` : `${format.number(t.new_partitions)} / ${format.number(t.old_partitions)}`) },
       { label: "Missing blocks", width: "120px", align: "right", render: (t) => format.number(t.missing_blocks) },
     ]} />` : html`<${Empty} title="This rollout built no new generation.">Its jobs kept their data.</${Empty}>`}
     ${rollout.failures.length > 0 && html`<${Table} label="Failed tasks of the rollout" rows=${rollout.failures} href=${(f) => `/tasks/${f.task_id}`} columns=${[
@@ -235,12 +234,23 @@ const promote = (name, rollout) => ask({
   action: "Promote", danger: true,
   run: async () => { await post(`dags/${path(name)}/promote`); return "The new version is current."; },
 });
-const rollback = (name, rollout) => ask({
-  title: `Roll ${name} back?`,
-  body: html`<p>Version <code>${format.short(rollout.previous_version)}</code> and its data become current immediately. Unfinished tasks of version <code>${format.short(rollout.dag_version)}</code> are canceled.</p><${Command} text=${`trace rollback ${name}`} />`,
-  action: "Roll back", danger: true,
-  run: async () => `Version ${format.short((await post(`dags/${path(name)}/rollback`)).dag_version)} is current again.`,
-});
+/** Ask with what the API previews. */
+async function rollback(name) {
+  let preview;
+  try {
+    preview = await post(`dags/${path(name)}/rollback?dry_run=true`);
+  } catch (error) {
+    return toast(error.message, "failed");
+  }
+  const label = (d) => d.dataset ?? `${d.job}.${d.output}`;
+  ask({
+    title: `Roll ${name} back?`,
+    body: html`<p>Version <code>${format.short(preview.dag_version)}</code> becomes current immediately, with its data. ${format.count(preview.canceled, "unfinished task")} of version <code>${format.short(preview.from_version)}</code> ${preview.canceled === 1 ? "is" : "are"} canceled, and ${format.count(preview.requeued, "task")} of the earlier version ${preview.requeued === 1 ? "runs" : "run"} again.</p>
+      ${preview.datasets.length > 0 ? html`<p>Readers see the earlier data of:</p><ul>${preview.datasets.map((d) => html`<li>${label(d)}</li>`)}</ul>` : html`<p>Readers see the same data.</p>`}<${Command} text=${`trace rollback ${name}`} />`,
+    action: "Roll back", danger: true,
+    run: async () => `Version ${format.short((await post(`dags/${path(name)}/rollback`)).dag_version)} is current again.`,
+  });
+}
 function pause(dag, job) {
   const body = { dag, job: job ?? undefined, reason: "" };
   ask({

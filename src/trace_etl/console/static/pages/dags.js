@@ -1,6 +1,5 @@
 // The list of deployed DAGs.
 import { get, getAll, path } from "../lib/api.js";
-import * as format from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { Count, Empty, html, Icon, Loaded, Page, Panel, Table, Time } from "../lib/ui.js";
 
@@ -28,7 +27,7 @@ export function DagsPage() {
     ? html`<${Table} label="Deployed DAGs" rows=${dags} href=${(dag) => `/dags/${path(dag.dag)}`} columns=${[
         { label: "", width: "20px", render: (dag) => html`<${Icon} kind=${dag.failed ? "failed" : dag.paused ? "paused" : dag.running ? "running" : "completed"} label=${dag.failed ? "has failures" : dag.paused ? "has paused jobs" : dag.running ? "running" : "healthy"} />` },
         { label: "DAG", width: "minmax(160px, 2fr)", render: (dag) => html`<a href=${`/dags/${path(dag.dag)}`}>${dag.dag}</a>` },
-        { label: "Jobs", width: "60px", align: "right", render: (dag) => format.number(dag.jobs) },
+        { label: "Jobs", width: "60px", align: "right", render: (dag) => html`<${Count} value=${dag.jobs} href=${`/dags/${path(dag.dag)}`} />` },
         { label: "Running", width: "80px", align: "right", render: (dag) => html`<${Count} value=${dag.running ?? 0} href=${tasks(dag.dag, "Running")} />` },
         { label: "Queued", width: "80px", align: "right", render: (dag) => html`<${Count} value=${dag.queued ?? 0} href=${tasks(dag.dag, "Queued")} />` },
         { label: "Failed", width: "80px", align: "right", render: (dag) => html`<${Count} value=${dag.failed} href=${tasks(dag.dag, "Failed")} />` },

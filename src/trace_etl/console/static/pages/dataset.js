@@ -61,14 +61,14 @@ function PartitionPanel({ dataset, version, partition }) {
       <${Fields} items=${[
         ["Written by", html`<a href=${`/tasks/${found.task_id}?attempt=${found.attempt}`}>attempt ${found.attempt} of <span class="mono">${format.short(found.task_id)}</span></a>`],
         ["Log", html`<a href=${`/tasks/${found.task_id}?attempt=${found.attempt}#log`}>Open the log</a>`],
-        ["Made from", format.count(found.up.filter((p) => p.depth === 1).length, "partition")],
-        ["Read by", format.count(found.down.filter((p) => p.depth === 1).length, "partition")],
+        ["Made from", html`<a href="#inputs">${format.count(found.up.filter((p) => p.depth === 1).length, "partition")}</a>`],
+        ["Read by", html`<a href="#outputs">${format.count(found.down.filter((p) => p.depth === 1).length, "partition")}</a>`],
       ]} />
-      <div class="columns panel-body"><${Links} title="Inputs" items=${found.up} none="It was made from a source." /><${Links} title="Outputs made from it" items=${found.down} none="Nothing was made from it yet." /></div>`}</${Loaded}>
+      <div class="columns panel-body"><${Links} id="inputs" title="Inputs" items=${found.up} none="It was made from a source." /><${Links} id="outputs" title="Outputs made from it" items=${found.down} none="Nothing was made from it yet." /></div>`}</${Loaded}>
   </${Panel}>`;
 }
 
-const Links = ({ title, items, none }) => html`<div><h3>${title}</h3>${items.length ? html`<${Table} label=${title} rows=${items.slice(0, 200)} columns=${[
+const Links = ({ id, title, items, none }) => html`<div id=${id}><h3>${title}</h3>${items.length ? html`<${Table} label=${title} rows=${items.slice(0, 200)} columns=${[
   { label: "Dataset", width: "minmax(110px, 1fr)", render: (p) => (p.dataset ? html`<a href=${`/datasets/${path(p.dataset)}?key=${encodeURIComponent(p.partition_key)}`}>${p.dataset}</a>` : `${p.job}.${p.output}`) },
   { label: "Partition", width: "minmax(90px, 1fr)", render: (p) => html`<span class="mono">${p.partition_key === "*" ? "all" : p.partition_key}</span>` },
   { label: "Attempt", width: "minmax(90px, 1fr)", render: (p) => (p.task_id ? html`<a href=${`/tasks/${p.task_id}?attempt=${p.attempt}`} class="mono">${format.short(p.task_id)}</a>` : "–") },
@@ -96,7 +96,7 @@ function PartitionTable({ dataset, version, selected }) {
 const Schema = ({ dataset }) => html`<${Panel}>${dataset.columns.length ? html`<${Table} label="Columns" rows=${dataset.columns} columns=${[
     { label: "Column", width: "minmax(140px, 1fr)", render: (c) => html`<span class="mono">${c.name}</span>` }, { label: "Type", width: "minmax(110px, 1fr)", render: (c) => html`<span class="mono muted">${c.type}</span>` },
     { label: "Meaning", width: "minmax(180px, 2.5fr)", render: (c) => html`<span title=${c.comment}>${c.comment ?? ""}</span>` }]} />` : html`<${Empty} title="The columns are not known yet.">They are known after the first partition, or after a deploy with a check.</${Empty}>`}</${Panel}>
-  <${Panel} title="About"><${Fields} items=${[["Written by", html`<${JobLink} dag=${dataset.dag} job=${dataset.job} />.${dataset.output}`], ["Mode", dataset.write_mode], ["Newest rows", dataset.hot], ["Read by", dataset.consumers.map((c) => `${c.dag}.${c.job}`).join(", ") || "no cursor consumer"], ["Readable for", dataset.read_roles?.join(", ") ?? "every role"], ["Id", html`<span class="mono">${dataset.dataset_uuid}</span>`]]} /></${Panel}>`;
+  <${Panel} title="About"><${Fields} items=${[["Written by", html`<${JobLink} dag=${dataset.dag} job=${dataset.job} />.${dataset.output}`], ["Mode", dataset.write_mode], ["Newest rows", dataset.hot], ["Read by", dataset.consumers.length ? dataset.consumers.map((c, i) => html`${i ? ", " : ""}<${JobLink} dag=${c.dag} job=${c.job} />`) : "no cursor consumer"], ["Readable for", dataset.read_roles?.join(", ") ?? "every role"], ["Id", html`<span class="mono">${dataset.dataset_uuid}</span>`]]} /></${Panel}>`;
 
 const Generations = ({ dataset }) => html`<${Panel}><${Table} label="Versions" rows=${dataset.generations} columns=${[
   { label: "No.", width: "50px", align: "right", render: (g) => g.generation_no }, { label: "State", width: "110px", render: (g) => html`<${State} status=${g.state} />` },

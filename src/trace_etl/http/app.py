@@ -1,14 +1,12 @@
 """Create the FastAPI app of a service: health check, problem documents, body limit."""
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
-from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trace_etl import __version__
@@ -84,11 +82,7 @@ def _serve_document(app: FastAPI) -> None:
 
 
 class BodyLimit:
-    """Middleware that refuses request bodies above a size with 413, before they fill the memory.
-
-    A request whose client disconnects before the end of its body ends here, and nothing is logged: any client can do
-    that.
-    """
+    """Middleware that refuses request bodies above a size with 413, before they fill the memory."""
 
     def __init__(self, app: ASGIApp, max_body: int) -> None:
         self._app = app
@@ -108,5 +102,4 @@ class BodyLimit:
                 raise HTTPException(413, f"the body exceeds {self._max_body} bytes")
             return message
 
-        with contextlib.suppress(ClientDisconnect):
-            await self._app(scope, receive_limited, send)
+        await self._app(scope, receive_limited, send)

@@ -233,6 +233,19 @@ def test_one_task_is_shown_and_canceled(shell: Shell, dag: str) -> None:
     assert shell.json("task", task["task_id"])["status"] == "Canceled"
 
 
+def test_a_group_of_tasks_is_previewed_and_canceled(shell: Shell, dag: str) -> None:
+    shell.out("deploy", dag)
+    shell.out("trigger", "quickstart", "request", "--range", "0-199")
+    shell.live.drain()
+    choice = ("cancel", "--dag", "quickstart", "--status", "queued")
+    text = shell.out(*choice, "--dry-run")
+    assert text.startswith("Would cancel 2 waiting tasks and stop 0 running tasks.")
+    assert "quickstart.ingest" in text
+    assert shell.json(*choice)["canceled"] == 2
+    assert shell.out(*choice).strip() == "No tasks to cancel."
+    assert "--dag or --error" in shell.refused("cancel")[0]
+
+
 @pytest.mark.parametrize("verb", ["task", "cancel"])
 def test_an_unknown_task_is_refused(shell: Shell, verb: str) -> None:
     unknown = "5b1f3a0e-0000-4000-8000-000000000000"

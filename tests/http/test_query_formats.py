@@ -271,7 +271,7 @@ def test_the_time_of_a_slow_reader_does_not_count_but_has_an_end(
     limits = {"query_seconds": 2.0, "query_stream_seconds": 6.0}
     with running_query_service(secrets, warehouse.dsns, warehouse.objects, **limits) as query:
         with opened(query, "SELECT repeat('x', 1000) FROM range(20000)", "csv") as answer:
-            # A second query uses up the same time while nobody reads the first one.
+            # A second query uses up the same time while no client reads the first one.
             spin = "SELECT count(*) FROM range(10000000000) a, range(1000) b"
             assert "ran longer than 2 s" in fetch(query, spin, "csv").json()["detail"]
             assert len(answer.read()) > 20_000_000

@@ -33,6 +33,7 @@ class Listener:
     """What a worker would pass on: events, output, and whether the lease is lost."""
 
     events: list[Any] = field(default_factory=list)
+    heads: list[Any] = field(default_factory=list)
     output: bytes = b""
     is_lost: bool = False
 
@@ -45,7 +46,9 @@ class Listener:
         self.output += content
 
     def link(self, **secrets: str) -> DispatcherLink:
-        return DispatcherLink(self.emit, log=self.log, secrets=secrets)
+        return DispatcherLink(
+            self.emit, log=self.log, report_head=self.heads.append, secrets=secrets
+        )
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +140,7 @@ def test_calls_and_output_reach_the_worker_and_secrets_do_not_reach_its_log(
     failure = describe_failure(failed.value)
     assert (failure.code, failure.retryable) == ("operator_failed", True)
     assert failure.message == f"RuntimeError: hello {SECRET}"  # the attempt masks it
+    assert [(head.position, head.head) for head in heard.heads] == [(7, 9)]
     assert "talkative.py" in failure.output
     assert [event.cursor for event in heard.events] == [7]
     assert heard.output == f"hello {SECRET}\n".encode()

@@ -11,11 +11,17 @@ from uuid import UUID, uuid4
 
 import httpx
 
+from trace_etl.api.task.credentials import OBJECTS_PATH
 from trace_etl.api.task.invocation import Invocation
 from trace_etl.sandbox.broker import PlatformClients
 from trace_etl.spark.link import DispatcherLink
 
 ORG, OTHER_ORG = UUID(int=1), UUID(int=2)
+OBJECT_CALLS: dict[str, Any] = {
+    **{"kind": "objects", "expires_at": "2100-01-01T00:00:00Z", "objects_path": OBJECTS_PATH},
+    **{"read_prefixes": [], "write_prefixes": [], "scratch_prefix": "", "export_prefix": ""},
+}
+"""The answer of a platform whose objects are not on S3, when it is asked for credentials."""
 
 
 @dataclass
@@ -36,6 +42,8 @@ class Platform:
             self.calls.append((token, request.url.path, body))
         if request.url.path == "/v1/task/query":
             return httpx.Response(200, json={"columns": [{"name": "n"}], "rows": [[1], [2]]})
+        if request.url.path == "/v1/task/credentials":
+            return httpx.Response(200, json=OBJECT_CALLS)
         return httpx.Response(200, json={"cancel_requested": self.cancel_requested})
 
     def published(self) -> list[tuple[str, str, int]]:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,8 @@ _ORDER = {
 @contextmanager
 def connect(home: Path) -> Generator[StackClient]:
     """Open a client like the command line's."""
-    found = stack_client.connect_home(home)
-    with found:
-        yield found
+    with closing(stack_client.connect_home(home)) as client:
+        yield client
 
 
 class Stack:

@@ -27,7 +27,8 @@ from trace_etl.dag.parsing import parse_dag
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "quickstart" / "dag.yaml"
 HEAVY = (
     *("pyspark", "duckdb", "pandas", "pyarrow", "psycopg", "fastapi", "uvicorn", "httpx"),
     *("structlog", "sha3", "pydantic", "rich"),
@@ -74,8 +75,55 @@ def test_every_help_text_is_one_short_imperative_sentence() -> None:
             assert param.name == "help" or param.help, f"{name}: {param.name} has no help"
 
 
-def test_version_prints_the_version_of_the_package() -> None:
-    assert CliRunner().invoke(app, ["version"]).stdout == f"{__version__}\n"
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_version_prints_the_version_of_the_package(argument: str) -> None:
+    assert CliRunner().invoke(app, [argument]).stdout == f"{__version__}\n"
+
+
+# In code spans and code blocks, after a colon, and at the start of a line of code or help.
+NAMED = re.compile(
+    r"(?:`|: |\$ |^ *)trace ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?([^`#|\n]*)", re.MULTILINE
+)
+
+
+def list_texts() -> Iterator[Path]:
+    """Yield the files with messages, help or documentation of this project."""
+    yield from ROOT.glob("*.md")
+    for directory, kinds in {
+        "docs": ("md",),
+        "examples": ("md", "yaml", "py"),
+        "src/trace_etl": ("py", "sql"),
+        "src/trace_etl/console/static/pages": ("js",),
+    }.items():
+        for kind in kinds:
+            yield from (ROOT / directory).rglob(f"*.{kind}")
+
+
+def find_unknown_commands(text: str) -> list[str]:
+    """Return the commands and options that a text names and the program does not have."""
+    commands, unknown = get_command(app).commands, list[str]()  # type: ignore[attr-defined]
+    for name, second, rest in NAMED.findall(text):
+        command = commands.get(name)
+        group = getattr(command, "commands", {})
+        if group and second:
+            command = group.get(second)
+        if command is None:
+            unknown.append(f"trace {name} {second}".rstrip())
+        elif name != "devchain":  # it passes its arguments on
+            known = {o for param in command.params for o in (*param.opts, *param.secondary_opts)}
+            unknown += [o for o in re.findall(r"(?<!\S)--[a-z-]+", rest) if o not in known]
+    return unknown
+
+
+def test_every_command_that_a_message_or_page_names_exists() -> None:
+    assert find_unknown_commands("see `trace pauses`, `trace users gone`") == [
+        "trace pauses",
+        "trace users gone",
+    ]
+    assert find_unknown_commands("list them with: trace tasks --al") == ["--al"]
+    found = {str(path): find_unknown_commands(path.read_text()) for path in list_texts()}
+    assert len(found) > 400
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 def test_the_schema_accepts_the_example_and_rejects_a_typo() -> None:

@@ -47,6 +47,14 @@ def test_modules_that_the_pages_name_exist(page: str) -> None:
     assert [name for name in named if not any((place / name).exists() for place in places)] == []
 
 
+def test_the_architecture_page_names_every_package_and_module_at_the_top() -> None:
+    code = (ROOT / "docs" / "architecture.md").read_text().split("## The code")[1]
+    packages = [f"{path.parent.name}/" for path in SOURCE.glob("*/__init__.py")]
+    modules = [path.name for path in SOURCE.glob("*.py") if path.name != "__init__.py"]
+    named = set(re.findall(r"[a-z_]+(?:/|\.py)", code))
+    assert sorted({*packages, *modules} - named) == []
+
+
 def test_no_two_public_classes_share_a_name() -> None:
     names = Counter(
         node.name

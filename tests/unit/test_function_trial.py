@@ -135,6 +135,16 @@ def test_a_machine_without_user_namespaces_refuses_with_the_fix(
     assert "user namespaces" in trial.error.fix or "container" in trial.error.fix
 
 
+@pytest.mark.usefixtures("sandbox")
+def test_a_function_that_prints_such_a_message_has_failed(tmp_path: Path) -> None:
+    code = (
+        "def handler(event, context): print('bwrap: no namespace', flush=True); raise SystemExit(1)"
+    )
+    (tmp_path / "rule.py").write_text(code)
+    trial, _ = run(tmp_path, "ecs_udf_python")
+    assert isinstance(trial.error, FunctionFailed)
+
+
 def test_the_language_decides_the_runtime(tmp_path: Path) -> None:
     (tmp_path / "rule.ts").touch()
     assert choose_runtime(tmp_path, None) == ("ecs_udf_ts", "rule.handler")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from trace_etl.objects.s3_store import S3Store
 from trace_etl.sink.settings import SinkSettings
 
 
@@ -32,3 +33,17 @@ def test_a_removed_setting_is_an_error_that_names_its_replacement(
         environment.delenv("TRACE_OBJECTS_URL")
     with pytest.raises(ValidationError, match=f"{name} is no longer.*TRACE_OBJECTS_URL"):
         SinkSettings()
+
+
+def test_the_endpoint_of_other_aws_clients_is_used_unless_another_one_is_set(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    environment.setenv("TRACE_OBJECTS_URL", "s3://bucket/prefix")
+    environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000")
+    store = SinkSettings().open_objects()
+    assert isinstance(store, S3Store)
+    assert store.options.endpoint == "http://127.0.0.1:9000"
+    environment.setenv("TRACE_S3_ENDPOINT", "https://minio.example")
+    store = SinkSettings().open_objects()
+    assert isinstance(store, S3Store)
+    assert store.options.endpoint == "https://minio.example"

@@ -1,4 +1,4 @@
-"""What a worker reports about an attempt whose completion was refused."""
+"""What a worker reports about an attempt: its isolation, and a completion that was refused."""
 
 import threading
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from trace_etl.dag.runtimes import shipped_runtimes
 from trace_etl.http.dispatcher_client import Refused
 from trace_etl.objects.file_store import FileStore
 from trace_etl.policy.bundles import build_bundle
+from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.process import Program, SandboxedProcess
 from trace_etl.worker.attempt import Attempt
 from trace_etl.worker.function_results import Bundles
@@ -43,8 +44,6 @@ class RefusingDispatcher:
 
 
 class InstantRunner:
-    isolation = None
-
     def run(self, task: bodies.TaskPayload, link: object = None) -> bodies.TaskResult:
         return bodies.TaskResult()
 
@@ -52,15 +51,62 @@ class InstantRunner:
         raise AssertionError("the worker must not cancel the task")
 
 
-def reported_completions(code: str, **fields: Any) -> list[bodies.Complete]:
-    payload = task("sql", {}, ["out"]).model_copy(update=fields)
-    claimed = bodies.Claimed(
+class SandboxRunner(InstantRunner):
+    """A runner whose sandbox starts, or does not. It ends when the Dispatcher has had a heartbeat."""
+
+    def __init__(self, dispatcher: "RecordingDispatcher", *, starts: bool) -> None:
+        self._dispatcher, self._starts = dispatcher, starts
+
+    def run(self, task: bodies.TaskPayload, link: Any = None) -> bodies.TaskResult:
+        if not self._starts:
+            raise SandboxUnavailable("no namespaces", "allow them")
+        link.isolated("namespaces")
+        assert self._dispatcher.was_called.wait(120)
+        return bodies.TaskResult()
+
+
+class RecordingDispatcher:
+    def __init__(self) -> None:
+        self.heartbeats: list[bodies.Heartbeat] = []
+        self.completed: list[bodies.Complete] = []
+        self.was_called = threading.Event()
+
+    def heartbeat(self, body: bodies.Heartbeat, *_: object, timeout: float) -> Any:
+        self.heartbeats.append(body)
+        self.was_called.set()
+        return bodies.HeartbeatAccepted(lease_expires_at=datetime.now(UTC))
+
+    def complete(self, body: bodies.Complete, *_: object) -> None:
+        self.completed.append(body)
+
+    def log(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_the_isolation_is_reported_once_the_sandbox_has_started(starts: bool) -> None:
+    dispatcher = RecordingDispatcher()
+    client, runner = cast("Any", dispatcher), SandboxRunner(dispatcher, starts=starts)
+    claimed = make_claimed(task("udf", {}, ["out"]))
+    Attempt(claimed, client, runner, threading.Event(), lambda: None, client).run()
+    level = "namespaces" if starts else None
+    assert [body.isolation for body in dispatcher.heartbeats] == [level] * starts
+    assert [body.isolation for body in dispatcher.completed] == [level]
+
+
+def make_claimed(payload: bodies.TaskPayload) -> bodies.Claimed:
+    return bodies.Claimed(
         attempt=1,
         lease_token=uuid4(),
         lease_expires_at=datetime.now(UTC),
         capability_token="",
         task=payload,
     )
+
+
+def reported_completions(code: str, **fields: Any) -> list[bodies.Complete]:
+    payload = task("sql", {}, ["out"]).model_copy(update=fields)
+    claimed = make_claimed(payload)
     dispatcher = RefusingDispatcher(code)
     client = cast("Any", dispatcher)
     Attempt(claimed, client, InstantRunner(), threading.Event(), lambda: None, client).run()

@@ -96,7 +96,6 @@ class AcceptingDispatcher:
 class Running:
     """A runner whose tasks run until they are canceled."""
 
-    isolation = None
     is_canceled = False
 
     def __init__(self) -> None:

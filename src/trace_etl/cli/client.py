@@ -1,7 +1,7 @@
 """One session of a command with the stack. Errors become lines on stderr and an exit code."""
 
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -47,8 +47,7 @@ def session(home: Path, *, file: str = "") -> Generator[StackClient]:
     `file` is the file that error positions refer to.
     """
     try:
-        client = connect_home(home)
-        with client:
+        with closing(connect_home(home)) as client:
             yield client
     except NotRunning as error:
         fail([f"{error}; start it with `trace up`"], EXIT_NOT_RUNNING)

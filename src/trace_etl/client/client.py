@@ -87,15 +87,17 @@ class Client:
         snapshot = self._stack.get_snapshot(name)
         files: list[str] = snapshot["files"]
         if snapshot["has_table"]:
-            raise _not_scannable(name, "rows are in a table of Postgres data, or none is committed")
+            raise _make_not_scannable(
+                name, "rows are in a table of Postgres data, or none is committed"
+            )
         if not files:
             return self.query(f'FROM "{name}" LIMIT 0').polars().lazy()
         if not all(urlsplit(file).path.endswith(".parquet") for file in files):
-            raise _not_scannable(name, "its files are text")
+            raise _make_not_scannable(name, "its files are text")
         if snapshot["expires_at"] is not None:
             return polars.scan_pyarrow_dataset(open_dataset(files))
         if not all(os.access(file, os.R_OK) for file in files):
-            raise _not_scannable(
+            raise _make_not_scannable(
                 name,
                 "this user or machine cannot read the files of the stack",
                 "run where it can, or ",
@@ -135,7 +137,7 @@ class Client:
         self.close()
 
 
-def _not_scannable(name: str, reason: str, fix: str = "") -> NotScannable:
+def _make_not_scannable(name: str, reason: str, fix: str = "") -> NotScannable:
     return NotScannable(
         f'{name!r} cannot be scanned: {reason}; {fix}read it with client.query("FROM {name}")'
     )

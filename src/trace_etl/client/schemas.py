@@ -24,12 +24,14 @@ def _describe_table(stack: StackClient, name: str) -> list[DatasetColumn]:
         if error.problem.get("code") == "no_data_yet":
             return []
         raise
-    return [DatasetColumn(name=row[0], type=_spark_name(row[1])) for row in rows]
+    return [DatasetColumn(name=row[0], type=_find_spark_name(row[1])) for row in rows]
 
 
-def _spark_name(kind: str) -> str:
-    return f"array<{_spark_name(kind[:-2])}>" if kind.endswith("[]") else _known_name(kind)
+def _find_spark_name(kind: str) -> str:
+    return (
+        f"array<{_find_spark_name(kind[:-2])}>" if kind.endswith("[]") else _find_known_name(kind)
+    )
 
 
-def _known_name(kind: str) -> str:
+def _find_known_name(kind: str) -> str:
     return _BY_DUCKDB.get(kind, kind.lower())

@@ -5,8 +5,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from trace_etl.client.result_stream import (
@@ -61,17 +60,6 @@ class StackClient:
         """Close all connections."""
         self.http.close()
         self.results.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def get(self, path: str, **params: object) -> Answer:
         """GET from the API. Raises RequestRejected or NotRunning."""

@@ -28,7 +28,7 @@ class Proxy:
     query_url: str
 
     async def who_is(self, token: str) -> httpx.Response:
-        """Ask the user API whom a token names, and which role they have. Raises Unavailable."""
+        """Ask the user API for the user of a token and the user's role. Raises Unavailable."""
         return await self._send(self.http.build_request("GET", f"{self.api_url}/v1/me"), token)
 
     async def forward(self, request: Request, token: str) -> Response:

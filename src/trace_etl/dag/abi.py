@@ -273,7 +273,7 @@ class _SignatureParser:
         anonymous = self._accept("anonymous")
         self._accept(";")
         if self._peek():
-            raise self._error("the end")
+            raise self._make_error("the end")
         return EventAbi(name, parameters, anonymous)
 
     def _parse_parameters(self) -> tuple[Parameter, ...]:
@@ -320,7 +320,7 @@ class _SignatureParser:
     def _read_name(self, expected: str) -> str:
         token = self._peek()
         if not token or not (token[0].isalpha() or token[0] in "_$"):
-            raise self._error(expected)
+            raise self._make_error(expected)
         return self._next()
 
     def _accept(self, token: str) -> bool:
@@ -331,7 +331,7 @@ class _SignatureParser:
 
     def _expect(self, token: str) -> None:
         if not self._accept(token):
-            raise self._error(repr(token))
+            raise self._make_error(repr(token))
 
     def _peek(self) -> str:
         token = _TOKEN.match(self._text, self._at)
@@ -343,7 +343,7 @@ class _SignatureParser:
         self._at = token.end()
         return token[1]
 
-    def _error(self, expected: str) -> BadAbi:
+    def _make_error(self, expected: str) -> BadAbi:
         rest = self._text[self._at :].strip()[:20] or "the end"
         return BadAbi(
             f"invalid event signature at character {self._at + 1}: expected {expected}, not {rest!r}"

@@ -97,7 +97,7 @@ def find_producer_conflicts(
     """Yield each field in which two producers differ, and how. Producers without a difference can share a name."""
     if set(dataset.unique_key) != set(other.unique_key):
         yield "unique_key", f"{_describe_key(dataset)} here, {_describe_key(other)} there"
-    columns, other_columns = _columns_by_name(dataset), _columns_by_name(other)
+    columns, other_columns = _index_columns(dataset), _index_columns(other)
     for name in [*columns, *(n for n in other_columns if n not in columns)]:
         here, there = columns.get(name), other_columns.get(name)
         if here != there:
@@ -110,7 +110,7 @@ def find_producer_conflicts(
 def is_addition(dataset: BufferedDataset, other: BufferedDataset, field: str) -> bool:
     """Return whether a difference is a nullable column that only the first declaration has."""
     name = field.removeprefix("schema.")
-    here, there = _columns_by_name(dataset).get(name), _columns_by_name(other).get(name)
+    here, there = _index_columns(dataset).get(name), _index_columns(other).get(name)
     return field != name and there is None and here is not None and here.nullable
 
 
@@ -179,7 +179,7 @@ def _describe_key(dataset: BufferedDataset) -> str:
     return f"[{', '.join(dataset.unique_key)}]"
 
 
-def _columns_by_name(dataset: BufferedDataset) -> Mapping[str, Column]:
+def _index_columns(dataset: BufferedDataset) -> Mapping[str, Column]:
     return {column.name: column for column in dataset.columns}
 
 

@@ -20,7 +20,7 @@ DECLARED = (
 MAX_PRECISION = 38
 
 MAX_TABLE_NAME_BYTES = 63
-"""Of a column name in a Postgres table. Postgres shortens longer names without an error."""
+"""The limit of column names in a Postgres table. Postgres shortens longer names without an error."""
 _DAYS_TO_2000 = 10_957
 _MICROSECONDS_TO_2000 = 946_684_800_000_000
 _DIGITS = re.compile(r"-?[0-9]+")
@@ -172,7 +172,7 @@ BUFFERED = tuple(
 
 def appended_form(name: str) -> ColumnType | None:
     """Return the type in which a Postgres table stores a Spark type; None: there is none."""
-    return _first_form(name, lambda kind: kind.postgres is not None)
+    return _find_first_form(name, lambda kind: kind.postgres is not None)
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def buffered_form(name: str) -> FullType | None:
     declared = parse_type(name)
     if declared is None or (declared.kind.name == "decimal" and declared.digits is None):
         return None
-    kind = _first_form(
+    kind = _find_first_form(
         declared.kind.name, lambda kind: kind.is_widest and kind.parse_json is not None
     )
     return FullType(kind, declared.digits, declared.is_array) if kind else None
@@ -255,13 +255,13 @@ def holds_without_loss(declared: str, name: str) -> bool:
         return scale >= other_scale and precision - scale >= other_precision - other_scale
     if column.kind.name == "json":
         return given.kind.name == "string"
-    return any(kind.name == column.kind.name for kind in _forms(given.kind.name))
+    return any(kind.name == column.kind.name for kind in _list_forms(given.kind.name))
 
 
-def _first_form(name: str, accepts: Callable[[ColumnType], bool]) -> ColumnType | None:
-    return next(filter(accepts, _forms(name)), None)
+def _find_first_form(name: str, accepts: Callable[[ColumnType], bool]) -> ColumnType | None:
+    return next(filter(accepts, _list_forms(name)), None)
 
 
-def _forms(name: str) -> Iterable[ColumnType]:
+def _list_forms(name: str) -> Iterable[ColumnType]:
     kind = BY_SPARK.get(name)
     return () if kind is None else (kind, *(BY_SPARK[wider] for wider in kind.fits_in))

@@ -1,4 +1,4 @@
-"""What declares an operator. Packages that bring operators import this module."""
+"""Declarations of operators. Packages that provide operators import this module."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class Operator:
     name: str
     config: type[OperatorConfig]
     launchers: tuple[Launcher, ...]
-    """What can run it. A job uses a runtime with one of these launchers; the first one by default."""
+    """The launchers that can run it. A job uses a runtime with one of them; the first one by default."""
     check_outputs: Callable[[tuple[str, ...]], str | None]
     """Return why the names of the outputs are invalid; None: they are valid."""
     check_inputs: Callable[[tuple[str, ...]], str | None] = lambda inputs: None
@@ -82,13 +82,13 @@ class Operator:
     is_implicit: bool = False
     """Whether the platform assigns it to jobs. DAG files cannot name it."""
     module: str = ""
-    """The module with its `run` function, of an operator from another package."""
+    """The module with the `run` function of an operator from another package."""
     package: str = ""
-    """Name and version of the package that brings it. The platform sets it; empty: Trace itself."""
+    """Name and version of the package that provides it. The platform sets it; empty: Trace itself."""
 
     @property
     def is_for_workers(self) -> bool:
-        """Whether operator hosts run it: `module`, or the one of `spark.operators` with its name."""
+        """Whether operator hosts run it, from `module` or the module of `spark.operators` with its name."""
         return "spark" in self.launchers or "process" in self.launchers
 
     def output_format(self, config: Mapping[str, Any]) -> str:

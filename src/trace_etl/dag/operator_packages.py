@@ -23,7 +23,7 @@ class PackagedOperators:
 def load_packaged(shipped: Iterable[str], found: Iterable[EntryPoint] = ()) -> PackagedOperators:
     """Load the declarations of installed packages. A faulty one never stops the platform.
 
-    The names of shipped operators cannot be used again.
+    It cannot take the name of an operator of Trace.
     """
     operators: dict[str, Operator] = {}
     faults: dict[str, str] = {}

@@ -159,11 +159,11 @@ _CHAIN = ("blocks", "transactions", "logs")
 _TABLES = (*_CHAIN, "traces", "withdrawals", "uncles")
 
 
-def _two_inputs(inputs: tuple[str, ...]) -> str | None:
+def _require_two_inputs(inputs: tuple[str, ...]) -> str | None:
     return None if len(inputs) == 2 else "must be two: the cold dataset, then the hot one"
 
 
-def _chain_outputs(outputs: tuple[str, ...]) -> str | None:
+def _check_chain_outputs(outputs: tuple[str, ...]) -> str | None:
     wrong = [name for name in outputs if name not in _TABLES]
     if wrong or not outputs:
         return f"must be one or more of {', '.join(_TABLES)}" + (
@@ -172,7 +172,7 @@ def _chain_outputs(outputs: tuple[str, ...]) -> str | None:
     return None
 
 
-def _hot_outputs(outputs: tuple[str, ...]) -> str | None:
+def _check_hot_outputs(outputs: tuple[str, ...]) -> str | None:
     known = [f"hot_{name}" for name in _CHAIN]
     wrong = [name for name in outputs if name not in known]
     if wrong or not outputs:
@@ -180,11 +180,11 @@ def _hot_outputs(outputs: tuple[str, ...]) -> str | None:
     return None
 
 
-def _chain_columns(output: str) -> tuple[DescribedColumn, ...]:
+def _list_chain_columns(output: str) -> tuple[DescribedColumn, ...]:
     return CHAIN_TABLES.get(output.removeprefix("hot_"), ())
 
 
-def _optional_columns(output: str) -> tuple[DescribedColumn, ...]:
+def _list_optional_columns(output: str) -> tuple[DescribedColumn, ...]:
     table = output.removeprefix("hot_")
     return list_columns(table) if table in CHAIN_TABLES else ()
 
@@ -219,21 +219,21 @@ _SHIPPED: dict[str, Operator] = {
             "cryo_ingest",
             IngestConfig,
             _SPARK,
-            _chain_outputs,
+            _check_chain_outputs,
             needs_ranges=True,
-            columns=_chain_columns,
-            optional_columns=_optional_columns,
+            columns=_list_chain_columns,
+            optional_columns=_list_optional_columns,
             takes_secrets=True,
         ),
         Operator(
             "block_follower",
             FollowConfig,
             _SPARK,
-            _hot_outputs,
+            _check_hot_outputs,
             never_ends=True,
             writes_tables=True,
-            columns=_chain_columns,
-            optional_columns=_optional_columns,
+            columns=_list_chain_columns,
+            optional_columns=_list_optional_columns,
             takes_secrets=True,
         ),
         Operator(
@@ -296,7 +296,7 @@ _SHIPPED: dict[str, Operator] = {
             TrimConfig,
             _SPARK,
             one_output,
-            _two_inputs,
+            _require_two_inputs,
             needs_ranges=True,
             repartitions=True,
             writes_nothing=True,

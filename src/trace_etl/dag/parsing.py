@@ -72,7 +72,7 @@ def _parse_sections(data: _Raw, errors: list[ErrorDetails]) -> ParsedSections:
         depth = 2 if path[0] in ("jobs", "publish", "notify") and len(path) > 1 else 1
         field = str(path[depth]) if len(path) > depth else ""
         invalid.setdefault(path[:depth], set()).add(field)
-    jobs, publish = _as_list(data.get("jobs")), _as_list(data.get("publish"))
+    jobs, publish = _convert_to_list(data.get("jobs")), _convert_to_list(data.get("publish"))
     return ParsedSections(
         name=str(data.get("name")),
         defaults=_parse_section(Defaults, data.get("defaults"), invalid.get(("defaults",), set())),
@@ -87,13 +87,13 @@ def _parse_sections(data: _Raw, errors: list[ErrorDetails]) -> ParsedSections:
         ],
         notify=[
             _parse_section(NotifySection, rule, invalid.get(("notify", n), set()))
-            for n, rule in enumerate(_as_list(data.get("notify")))
+            for n, rule in enumerate(_convert_to_list(data.get("notify")))
         ],
         invalid={path: fields for path, fields in invalid.items() if len(path) == 2},
     )
 
 
-def _as_list(value: object) -> list[object]:
+def _convert_to_list(value: object) -> list[object]:
     return cast(list[object], value) if isinstance(value, list) else []
 
 
@@ -120,11 +120,11 @@ def dag_schema(runtimes: Runtimes | None = None) -> dict[str, Any]:
     job["properties"]["operator"] = {"enum": names, "title": "Operator"}
     for section in (job, schema["$defs"]["Defaults"]):
         section["properties"]["runtime"] = {"enum": names_of_runtimes, "title": "Runtime"}
-    job["allOf"] = [_config_rule(name, schema["$defs"]) for name in names]
+    job["allOf"] = [_make_config_rule(name, schema["$defs"]) for name in names]
     return schema
 
 
-def _config_rule(name: str, definitions: dict[str, Any]) -> dict[str, Any]:
+def _make_config_rule(name: str, definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the rule that `config` has the schema of the named operator."""
     config = OPERATORS[name].config.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     definitions.update(config.pop("$defs", {}))

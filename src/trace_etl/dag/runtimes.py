@@ -18,7 +18,7 @@ from trace_etl.model.errors import TraceError
 
 Launcher = Literal["dispatcher", "spark", "process", "sandbox", "lambda"]
 _SHIPPED = Path(__file__).with_name("runtimes.yaml")
-_NAME = r"^[a-z][a-z0-9_]{0,50}$"
+_NAME = r"^[a-z][a-z0-9_]{0,48}$"  # a queue may get `_endless` at its end
 _INLINE = "dispatcher"
 _ISOLATED: tuple[Launcher, ...] = ("sandbox", "lambda")
 _APPLIED_BY: Mapping[str, tuple[Launcher, ...]] = {

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from trace_etl.dag.column_types import DECLARED, parse_type
 from trace_etl.dag.error_messages import show_value
 from trace_etl.dag.where import check_where
+from trace_etl.model.dag import SourceKind
 from trace_etl.model.errors import Invalid
 from trace_etl.model.scope import MAX_BLOCK
 
@@ -140,7 +141,7 @@ class ScopeSection(Section):
 
 
 class SourceSection(Section):
-    kind: Literal["manual", "cron", "webhook", "always_on"]
+    kind: SourceKind
     schedule: Text | None = Field(None, description="cron: schedule of five fields, in `timezone`.")
     timezone: Text | None = Field(
         None, description="cron: time zone, such as Europe/Berlin. Default: UTC."

@@ -37,7 +37,7 @@ class AppendTarget:
 def create_staging(conn: Conn, target: AppendTarget) -> AppendTarget:
     """Create the output's table if it is missing, and an empty staging table for the attempt.
 
-    Adds new columns to the table; existing rows have null in them. Returns the target with the column
+    Adds new columns to the table; they are null in existing rows. Returns the target with the column
     types of the table: an older table may have wider types. Raises ColumnsChanged.
     """
     hot_tables.ensure_table(conn, target.table, target.schema, key=target.key)
@@ -134,26 +134,26 @@ def _upsert_statement(target: AppendTarget) -> sql.Composed:
     other_columns = [name for name in names if name not in target.key]
     newest = sql.SQL("{} DESC NULLS LAST")
     latest = [newest.format(sql.Identifier(name)) for name in _POSITION if name in other_columns]
-    order = [*_identifiers(target.key), *latest]
+    order = [*_quote_identifiers(target.key), *latest]
     return sql.SQL(
         "INSERT INTO {table} AS t ({names}) SELECT DISTINCT ON ({key}) {names} FROM {staging} "
         "ORDER BY {order} ON CONFLICT ({key}) DO {action}"
     ).format(
         table=sql.Identifier(target.table),
         staging=sql.Identifier(target.staging),
-        names=sql.SQL(", ").join(_identifiers(names)),
-        key=sql.SQL(", ").join(_identifiers(target.key)),
+        names=sql.SQL(", ").join(_quote_identifiers(names)),
+        key=sql.SQL(", ").join(_quote_identifiers(target.key)),
         order=sql.SQL(", ").join(order),
-        action=_conflict_action(other_columns),
+        action=_make_conflict_action(other_columns),
     )
 
 
-def _conflict_action(columns: Sequence[str]) -> sql.Composable:
+def _make_conflict_action(columns: Sequence[str]) -> sql.Composable:
     if not columns:
         return sql.SQL("NOTHING")
-    assigned = [sql.SQL("{0} = excluded.{0}").format(name) for name in _identifiers(columns)]
+    assigned = [sql.SQL("{0} = excluded.{0}").format(name) for name in _quote_identifiers(columns)]
     return sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(assigned))
 
 
-def _identifiers(names: Sequence[str]) -> list[sql.Composable]:
+def _quote_identifiers(names: Sequence[str]) -> list[sql.Composable]:
     return [sql.Identifier(name) for name in names]

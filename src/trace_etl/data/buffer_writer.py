@@ -33,7 +33,7 @@ class BufferWriter:
 
     def find_written(self, publish_ids: Sequence[UUID]) -> dict[UUID, WrittenBatch]:
         """Return the results of the batches that were already written. Raises DataUnavailable."""
-        with self._connection() as conn, connection.transaction(conn):
+        with self._open_connection() as conn, connection.transaction(conn):
             return buffers.find_written_batches(conn, publish_ids)
 
     def write(self, table: BufferTable, batches: Sequence[RowBatch]) -> dict[UUID, WrittenBatch]:
@@ -48,7 +48,7 @@ class BufferWriter:
             raise ValueRefused(_explain(error)) from error
 
     def _write(self, table: BufferTable, batches: Sequence[RowBatch]) -> dict[UUID, WrittenBatch]:
-        with self._connection() as conn:
+        with self._open_connection() as conn:
             with connection.transaction(conn):
                 written = buffers.write_batches(
                     conn, table, batches, is_prepared=table in self._prepared
@@ -57,7 +57,7 @@ class BufferWriter:
             return written
 
     @contextmanager
-    def _connection(self) -> Generator[Conn]:
+    def _open_connection(self) -> Generator[Conn]:
         if self._conn is None or self._conn.closed:
             self.close()
             self._conn = self._stack.enter_context(connection.connect(self._dsn))

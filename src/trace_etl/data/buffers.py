@@ -196,10 +196,10 @@ def _create_table(conn: Conn, table: BufferTable) -> None:
     columns = [
         sql.SQL("{} {} {}").format(
             sql.Identifier(name),
-            _type_sql(kind),
+            _choose_type_sql(kind),
             sql.SQL("" if nullable and name not in table.key else "NOT NULL"),
         )
-        for name, kind, nullable in _stored_columns(table)
+        for name, kind, nullable in _list_stored_columns(table)
     ]
     conn.execute(
         sql.SQL("CREATE TABLE {} ({}, PRIMARY KEY ({}))").format(
@@ -210,21 +210,21 @@ def _create_table(conn: Conn, table: BufferTable) -> None:
 
 def _add_columns(conn: Conn, table: BufferTable, existing: set[str]) -> None:
     """Add columns that were declared after the table was created. They are nullable."""
-    for name, kind, _ in _stored_columns(table):
+    for name, kind, _ in _list_stored_columns(table):
         if name not in existing:
             conn.execute(
                 sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
-                    sql.Identifier(table.table), sql.Identifier(name), _type_sql(kind)
+                    sql.Identifier(table.table), sql.Identifier(name), _choose_type_sql(kind)
                 )
             )
 
 
-def _type_sql(declared: str) -> sql.SQL:
+def _choose_type_sql(declared: str) -> sql.SQL:
     # The type comes from a fixed list, never from a user's text.
     return sql.SQL(cast("LiteralString", full_postgres_type(stored_type(declared))))
 
 
-def _stored_columns(table: BufferTable) -> list[tuple[str, str, bool]]:
+def _list_stored_columns(table: BufferTable) -> list[tuple[str, str, bool]]:
     """The declared columns, and those that the platform adds."""
     declared = [column for column in table.columns if column[0] != _ORG]
     added = [(_ORG, "string", False), (CURSOR, "long", False), (_PUBLISHED, "long", False)]
@@ -246,7 +246,7 @@ def _complete_rows(table: BufferTable, batch: RowBatch, cursor: int) -> Any:
         CURSOR: pa.scalar(cursor, pa.int64()),
         _PUBLISHED: pa.scalar(batch.publish_no, pa.int64()),
     }
-    columns = _stored_columns(table)
+    columns = _list_stored_columns(table)
     arrays: list[Any] = []
     for name, declared, _ in columns:
         if name in added:
@@ -254,11 +254,11 @@ def _complete_rows(table: BufferTable, batch: RowBatch, cursor: int) -> Any:
             continue
         kind = stored_type(declared)
         column = batch.rows.column(name).cast(full_arrow_type(kind)).combine_chunks()
-        arrays.append(_prefix_json(column) if kind.kind.name == "json" else column)
+        arrays.append(_add_json_version(column) if kind.kind.name == "json" else column)
     return pa.RecordBatch.from_arrays(arrays, names=[name for name, _, _ in columns])
 
 
-def _prefix_json(column: Any) -> Any:
+def _add_json_version(column: Any) -> Any:
     binary = column.cast(pa.binary())
     prefix = pa.scalar(_JSON_VERSION, pa.binary())
     return _compute.binary_join_element_wise(prefix, binary, pa.scalar(b"", pa.binary()))
@@ -289,10 +289,10 @@ def _upsert(conn: Conn, target: BufferTable, batches: list[Any]) -> None:
 
 
 def _insert(conn: Conn, target: BufferTable, batches: list[Any]) -> bool:
-    """Insert rows with new keys: without staging and comparing. Returns False if a key is not new.
+    """Copy rows with new keys directly into the table. Returns False if a key is not new.
 
-    A sample of the keys is looked up first: a batch that is published again shows there. The cursor's
-    lock keeps other writers away, so a sample of all keys is certain.
+    A sample of the keys is looked up first: a batch that is published again has most of its keys in
+    the table. The cursor's lock excludes other writers, so a sample of all keys is exact.
     """
     keys: Any = pa.Table.from_batches([batch.select(list(target.key)) for batch in batches])
     sample = keys.take(list(range(0, keys.num_rows, -(-keys.num_rows // _SAMPLE_KEYS))))
@@ -311,8 +311,8 @@ def _insert(conn: Conn, target: BufferTable, batches: list[Any]) -> bool:
 
 def _has_key(conn: Conn, target: BufferTable, keys: Any) -> bool:
     """Whether the table has a row with one of the keys."""
-    types = {name: kind for name, kind, _ in _stored_columns(target)}
-    arrays = [sql.SQL("%s::{}[]").format(_type_sql(types[name])) for name in target.key]
+    types = {name: kind for name, kind, _ in _list_stored_columns(target)}
+    arrays = [sql.SQL("%s::{}[]").format(_choose_type_sql(types[name])) for name in target.key]
     query = _HAS_KEYS.format(
         table=sql.Identifier(target.table),
         key=_join_names(target.key),

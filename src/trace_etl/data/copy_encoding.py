@@ -147,7 +147,12 @@ def _encode_array(column: _Array, nulls: _Array | None) -> _Field:
     out: _Array = np.zeros(int(lengths.sum()), np.uint8)
     not_null = np.ones(len(column), bool) if nulls is None else ~nulls
     head = np.zeros((len(column), 5), ">i4")
-    head[:, 0], head[:, 2], head[:, 3], head[:, 4] = counts > 0, _element_oid(items.type), counts, 1
+    head[:, 0], head[:, 2], head[:, 3], head[:, 4] = (
+        counts > 0,
+        _find_element_oid(items.type),
+        counts,
+        1,
+    )
     head = head.view(np.uint8).reshape(len(column), _HEAD)
     filled = counts > 0
     _write_fixed(
@@ -159,7 +164,7 @@ def _encode_array(column: _Array, nulls: _Array | None) -> _Field:
     return _Field(out, lengths, nulls)
 
 
-def _element_oid(kind: _Array) -> int:
+def _find_element_oid(kind: _Array) -> int:
     return BY_ARROW["decimal128" if kinds.is_decimal128(kind) else str(kind)].oid
 
 

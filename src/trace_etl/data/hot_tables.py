@@ -47,7 +47,7 @@ def ensure_table(conn: Conn, table: str, schema: Any, key: Sequence[str] = _KEY)
 
 
 def add_column(conn: Conn, table: str, field: Any) -> None:
-    """Add a nullable column of an Arrow field. Existing rows have null in it."""
+    """Add a nullable column of an Arrow field. It is null in existing rows."""
     kind = sql.SQL(cast("LiteralString", postgres_type(field.type)))
     query = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}")
     conn.execute(query.format(sql.Identifier(table), sql.Identifier(field.name), kind))

@@ -32,7 +32,7 @@ class Condition:
 def has_more_rows(dsn: str, table: str, conditions: Sequence[Condition], *, than: int) -> bool:
     """Whether more than `than` rows meet the conditions. Reads at most one row more than that."""
     inner = sql.SQL("SELECT 1 FROM {} {} LIMIT {}").format(
-        sql.Identifier(table), _where(conditions), sql.Literal(than + 1)
+        sql.Identifier(table), _make_where(conditions), sql.Literal(than + 1)
     )
     with connect(dsn) as conn:
         row = conn.execute(sql.SQL("SELECT count(*) FROM ({}) AS found").format(inner)).fetchone()
@@ -56,7 +56,9 @@ def select_statement(table: str, columns: Sequence[str], conditions: Sequence[Co
     Values are quoted, not bound: with bound parameters the driver fetches row by row.
     """
     names = sql.SQL(", ").join(map(sql.Identifier, columns))
-    query = sql.SQL("SELECT {} FROM {} {}").format(names, sql.Identifier(table), _where(conditions))
+    query = sql.SQL("SELECT {} FROM {} {}").format(
+        names, sql.Identifier(table), _make_where(conditions)
+    )
     return query.as_string(None)
 
 
@@ -65,7 +67,7 @@ def connect_driver(dsn: str) -> Any:
     return _driver.connect(dsn)
 
 
-def _where(conditions: Sequence[Condition]) -> sql.Composable:
+def _make_where(conditions: Sequence[Condition]) -> sql.Composable:
     if not conditions:
         return sql.SQL("")
     return sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(map(_compare, conditions)))
@@ -76,14 +78,14 @@ def _compare(condition: Condition) -> sql.Composable:
     if condition.operator == IS_NOT_NULL:
         return sql.SQL("{} IS NOT NULL").format(column)
     if condition.operator == NOT_BETWEEN:
-        first, last = map(_literal, condition.value)
+        first, last = map(_quote_literal, condition.value)
         return sql.SQL("{} NOT BETWEEN {} AND {}").format(column, first, last)
     operator = _OPERATORS[condition.operator]
     if operator == "IN":
-        values = sql.SQL(", ").join(map(_literal, condition.value))
+        values = sql.SQL(", ").join(map(_quote_literal, condition.value))
         return sql.SQL("{} IN ({})").format(column, values)
-    return sql.SQL("{} {} {}").format(column, sql.SQL(operator), _literal(condition.value))
+    return sql.SQL("{} {} {}").format(column, sql.SQL(operator), _quote_literal(condition.value))
 
 
-def _literal(value: Any) -> sql.Composable:
+def _quote_literal(value: Any) -> sql.Composable:
     return sql.Literal(bytes(value) if isinstance(value, bytearray) else value)

@@ -67,7 +67,6 @@ from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.queue import Queue, QueueProducer
-from trace_etl.secret_store import SecretStore, pick_variables
 from trace_etl.state.db.pool import (
     CONNECTION_ERRORS,
     Pool,
@@ -112,67 +111,41 @@ class Service:
     invocations: Invocations
 
     def loops(self) -> list[Loop]:
+        return [*self._list_task_loops(), *self._list_dag_loops(), *self._list_upkeep_loops()]
+
+    def _list_task_loops(self) -> list[Loop]:
+        wake, publisher, retries = self.wake, self.publisher, self.retries
+        start = self.invocations.start_once
         return [
-            Loop(
-                "storage_sweeper",
-                self.storage_sweeper.sweep_once
-                if self.sweeps_storage
-                else self.storage_sweeper.measure_once,
-                60.0,
-            ),
-            Loop("storage_lister", self.storage_lister.list_once, 300.0, min_pause=1.0),
-            Loop(
-                "outbox_publisher",
-                self.publisher.publish_once,
-                5.0,
-                self.wake.outbox,
-                self.publisher.next_due,
-            ),
+            Loop("outbox_publisher", publisher.publish_once, 5.0, wake.outbox, publisher.next_due),
             Loop("lease_reaper", self.reaper.reap_once, INTERVAL, next_due=self.reaper.next_due),
-            Loop(
-                "retry_scheduler",
-                self.retries.retry_once,
-                5.0,
-                self.wake.retries,
-                self.retries.next_due,
-            ),
-            Loop(
-                "invocations",
-                self.invocations.start_once,
-                2.0,
-                self.wake.invocations,
-                min_pause=0.01,
-            ),
+            Loop("retry_scheduler", retries.retry_once, 5.0, wake.retries, retries.next_due),
+            Loop("invocations", start, 2.0, wake.invocations, min_pause=0.01),
             Loop("wake_up_sweeper", self.sweeper.sweep_once, 20.0),
             Loop("reconciler", self.reconciler.reconcile_once, 15.0),
             Loop("source_monitor", self.sources.supervise_once, 2.0),
+        ]
+
+    def _list_dag_loops(self) -> list[Loop]:
+        wake, swapper = self.wake, self.swapper
+        balance, feed = self.backpressure.balance_once, self.feeder.feed_once
+        balance_due, feed_due = self.backpressure.next_due, self.feeder.next_due
+        return [
+            Loop("generation_swapper", swapper.swap_once, 5.0, wake.generations, swapper.next_due),
+            Loop("backpressure", balance, 5.0, wake.pressure, balance_due, min_pause=0.1),
+            Loop("backfill_feeder", feed, 5.0, wake.backfills, feed_due, min_pause=0.1),
+        ]
+
+    def _list_upkeep_loops(self) -> list[Loop]:
+        sweeper = self.storage_sweeper
+        sweep = sweeper.sweep_once if self.sweeps_storage else sweeper.measure_once
+        return [
+            Loop("storage_sweeper", sweep, 60.0),
+            Loop("storage_lister", self.storage_lister.list_once, 300.0, min_pause=1.0),
             Loop("history_retention", self.retention.delete_once, 600.0),
             Loop("notifier", self.notifier.notify_once, 10.0, min_pause=1.0),
             Loop("task_counter", self.task_counter.count_once, 30.0),
             Loop("delivery_numberer", self.numberer.number_once, 5.0, min_pause=0.1),
-            Loop(
-                "generation_swapper",
-                self.swapper.swap_once,
-                5.0,
-                self.wake.generations,
-                self.swapper.next_due,
-            ),
-            Loop(
-                "backpressure",
-                self.backpressure.balance_once,
-                5.0,
-                self.wake.pressure,
-                self.backpressure.next_due,
-                min_pause=0.1,
-            ),
-            Loop(
-                "backfill_feeder",
-                self.feeder.feed_once,
-                5.0,
-                self.wake.backfills,
-                self.feeder.next_due,
-                min_pause=0.1,
-            ),
         ]
 
 
@@ -234,10 +207,7 @@ def _share_parts(
         objects=objects,
         payloads=Payloads(pool, tokens, cfg, objects),
         retry=Backoff(cfg.retry_initial, cfg.retry_max, jitter=0.5),
-        webhooks=WebhookSecrets(
-            SecretStore(cfg.secrets_dir, cfg.org_id, pick_variables(os.environ)),
-            cfg.webhook_window,
-        ),
+        webhooks=WebhookSecrets(cfg.open_secrets(), cfg.webhook_window),
         runtimes=load_runtimes(cfg.runtimes_file),
     )
 
@@ -264,10 +234,10 @@ def _assemble(
     restart = Backoff(cfg.source_restart_initial, cfg.source_restart_max)
     return Service(
         internal=_make_internal_api(shared, lifecycle),
-        user=_user_app(cfg, _make_context(shared, changes, sweeper)),
+        user=_make_user_app(cfg, _make_context(shared, changes, sweeper)),
         lifecycle=lifecycle,
         publisher=_make_publisher(shared, invocations),
-        reaper=LeaseReaper(loop_pool, queue, shared.retry, _BATCH, cfg.reaper_grace),
+        reaper=LeaseReaper(loop_pool, queue, wake, shared.retry, _BATCH, cfg.reaper_grace),
         retries=RetryScheduler(loop_pool, wake, _BATCH),
         sweeper=WakeUpSweeper(
             loop_pool, queue, wake, runtimes, older_seconds=20, batch_size=_BATCH
@@ -324,7 +294,13 @@ def _make_context(shared: _SharedParts, changes: ChangeFeed, sweeper: StorageSwe
         shared.wake,
         changes,
         shared.webhooks,
-        DeployRunner(shared.pool, cfg.state_dsn, shared.webhooks, shared.runtimes),
+        DeployRunner(
+            shared.pool,
+            cfg.state_dsn,
+            shared.webhooks,
+            shared.runtimes,
+            cfg.select_environment(),
+        ),
         sweeper,
         manifests,
         cfg.sweep_storage,
@@ -361,14 +337,14 @@ def _choose_exchanger(cfg: DispatcherSettings, objects: ObjectStore) -> Exchange
     )
 
 
-def _user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
+def _make_user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
     app = new_app("Trace", max_body=2 * 1024 * 1024)
     app.state.user_keys = UserKeys(cfg.user_keys_dir)
     app.state.service_keys = ServiceKeys(cfg.service_keys_dir)
     app.state.context = context
     app.add_middleware(CountRequests, listener="user")
     for kind in CONNECTION_ERRORS:
-        app.add_exception_handler(kind, _state_unavailable)
+        app.add_exception_handler(kind, _answer_unavailable)
     check_declared(ROUTERS)
     for router in ROUTERS:
         add_routes(app, router)
@@ -376,7 +352,7 @@ def _user_app(cfg: DispatcherSettings, context: Context) -> FastAPI:
     return app
 
 
-async def _state_unavailable(request: Request, error: Exception) -> JSONResponse:
+async def _answer_unavailable(request: Request, error: Exception) -> JSONResponse:
     _log.warning("state_unavailable", path=request.url.path, error=repr(error))
     return problem_response(Unavailable("Postgres state is unavailable; retry the request"))
 

@@ -1,5 +1,6 @@
 """Dispatcher settings, read from the environment."""
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -10,6 +11,7 @@ from pydantic_settings import SettingsConfigDict
 from trace_etl.http.connection_limits import ConnectionLimits
 from trace_etl.objects.settings import ObjectsSettings
 from trace_etl.policy.storage_retention import StorageRetention
+from trace_etl.secret_store import SecretStore, pick_variables
 
 
 class DispatcherSettings(ObjectsSettings):
@@ -87,6 +89,18 @@ class DispatcherSettings(ObjectsSettings):
     """Concurrent attempts per operator, over all jobs."""
     reconcile_grace: timedelta = timedelta(seconds=30)
     """Time for the outbox to route an event before the reconciler does."""
+
+    def open_secrets(self) -> SecretStore:
+        """Return the secrets of webhooks and notifications."""
+        return SecretStore(self.secrets_dir, self.org_id, pick_variables(os.environ))
+
+    def select_environment(self) -> dict[str, str]:
+        """Return the variables that Python and libpq use, without the Dispatcher's credentials."""
+        return {
+            name: value
+            for name, value in os.environ.items()
+            if name in ("PATH", "PYTHONPATH", "HOME") or name.startswith("PG")
+        }
 
     @property
     def storage_retention(self) -> StorageRetention:

@@ -39,7 +39,7 @@ def render_comment(text: str) -> bytes:
 class EventStream(Response):
     """Send what `chunks` yields until it ends, the client disconnects, or the client is too slow.
 
-    `on_end` is called after that, also if nothing was sent.
+    `on_end` is called after that, even if nothing was sent.
     """
 
     media_type = "text/event-stream"

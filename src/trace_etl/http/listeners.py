@@ -119,7 +119,7 @@ async def _serve_asgi(
     tls: ssl.SSLContext | None,
     stop: asyncio.Event,
 ) -> None:
-    server = _Server(_config(cast("ASGIApp", listener.app), limits), sock, limits, tls, stop)
+    server = _Server(_make_config(cast("ASGIApp", listener.app), limits), sock, limits, tls, stop)
     server.on_stop = listener.on_stop
     await server.serve()
 
@@ -175,7 +175,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _config(app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Config:
+def _make_config(app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         interface="asgi3",

@@ -4,12 +4,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 
+from trace_etl.http.client_connection import CLIENT_CLOSED_REQUEST
 from trace_etl.model.errors import (
     Conflict,
     CursorExpired,
@@ -92,20 +94,22 @@ def problem(error: TraceError) -> tuple[int, dict[str, Any]]:
     """Return the status and the problem document of an error."""
     status = status_of(error)
     if status == 500:
-        return status, _document(status, "internal", "internal error; see the log of the service")
-    document = _document(status, error.code, error.detail)
+        return status, _make_document(
+            status, "internal", "internal error; see the log of the service"
+        )
+    document = _make_document(status, error.code, error.detail)
     if isinstance(error, LeaseLost):
         document["reason"] = error.reason
     if isinstance(error, CursorExpired):
         document |= {"cursor": error.cursor, "dataset_version": error.dataset_version}
     if isinstance(error, Invalid):
-        document["errors"] = [_fault(fault) for fault in error.faults]
+        document["errors"] = [_make_fault(fault) for fault in error.faults]
     return status, document
 
 
 def problem_response(error: TraceError) -> JSONResponse:
     """Return the HTTP response for an error."""
-    return _response(*problem(error))
+    return _make_response(*problem(error))
 
 
 def install_problem_handlers(app: FastAPI) -> None:
@@ -113,15 +117,16 @@ def install_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(TraceError, _handle_trace_error)
     app.add_exception_handler(RequestValidationError, _handle_malformed_request)
     app.add_exception_handler(HTTPException, _handle_http_exception)
+    app.add_exception_handler(ClientDisconnect, _handle_disconnect)
     app.add_exception_handler(Exception, _handle_unexpected_error)
 
 
 def from_validation(errors: Sequence[Mapping[str, Any]]) -> Invalid:
     """Convert Pydantic's errors to `Invalid`, with the field of each fault."""
-    return Invalid([Fault(_field(e["loc"]), _message(e)) for e in errors])
+    return Invalid([Fault(_name_field(e["loc"]), _make_message(e)) for e in errors])
 
 
-def _document(status: int, code: str, detail: str) -> dict[str, Any]:
+def _make_document(status: int, code: str, detail: str) -> dict[str, Any]:
     return {
         "type": f"urn:trace:problem:{code}",
         "title": _TITLES.get(status, "Error"),
@@ -131,7 +136,7 @@ def _document(status: int, code: str, detail: str) -> dict[str, Any]:
     }
 
 
-def _response(
+def _make_response(
     status: int, document: dict[str, Any], headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
     return JSONResponse(
@@ -142,7 +147,7 @@ def _response(
     )
 
 
-def _fault(fault: Fault) -> dict[str, Any]:
+def _make_fault(fault: Fault) -> dict[str, Any]:
     return {
         "field": fault.field,
         "line": fault.line,
@@ -151,13 +156,13 @@ def _fault(fault: Fault) -> dict[str, Any]:
     }
 
 
-def _field(loc: Sequence[int | str]) -> str:
+def _name_field(loc: Sequence[int | str]) -> str:
     # FastAPI puts the place (body, query, path) first. Drop it, unless the fault concerns the whole body.
     path = loc[1:] if loc and loc[0] in ("body", "query", "path", "header") else loc
     return ".".join(str(part) for part in path) or "body"
 
 
-def _message(error: Mapping[str, Any]) -> str:
+def _make_message(error: Mapping[str, Any]) -> str:
     if error["type"] == "missing":
         return "is required and missing"
     if error["type"] == "extra_forbidden":
@@ -199,7 +204,7 @@ async def _handle_http_exception(request: Request, error: Exception) -> JSONResp
     headers = error.headers
     if status == 405:
         headers = {"Allow": ", ".join(sorted(_find_methods(request)))}
-    return _response(status, _document(status, code, detail), headers)
+    return _make_response(status, _make_document(status, code, detail), headers)
 
 
 def _find_methods(request: Request) -> set[str]:
@@ -212,6 +217,11 @@ def _find_methods(request: Request) -> set[str]:
     }
 
 
+async def _handle_disconnect(_: Request, __: Exception) -> Response:
+    # The client closed its connection in the middle of a body. Only the log and the metrics see this answer.
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
 async def _handle_unexpected_error(_: Request, __: Exception) -> JSONResponse:
     # Starlette raises the error again after this response, so that it is logged.
-    return _response(*problem(TraceError()))
+    return _make_response(*problem(TraceError()))

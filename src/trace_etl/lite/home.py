@@ -35,7 +35,7 @@ _DIRECTORIES = (
     "programs",
 )
 _FILES = ("connection.json", "config.json", "runtimes.yaml", "home.json", "postgres.log")
-# Leaves room for a service, its operator host and the names of Unix sockets. A host may write nowhere else.
+# Leaves room for the names of a service, its operator host and Unix sockets. A host can write only here.
 _SHORT_PATH = 23
 _MADE_NAME = len("/trace-12345678")
 
@@ -179,7 +179,7 @@ def check_space(path: Path) -> None:
     """Raise DiskFull if the disk of `path` has too little free space to start the stack."""
     free = shutil.disk_usage(path).free
     if free < _NEEDED_BYTES:
-        raise _disk_full(path, f"only {free // 2**20} MB are left")
+        raise _make_disk_full_error(path, f"only {free // 2**20} MB are left")
 
 
 @contextmanager
@@ -189,14 +189,14 @@ def explain_os_errors(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_full(path, "no space is left") from error
+            raise _make_disk_full_error(path, "no space is left") from error
         raise HomeUnusable(
             f"cannot use {error.filename or path}: {error.strerror}",
             f"make {path} a directory you can write, or choose another with TRACE_HOME",
         ) from error
 
 
-def _disk_full(path: Path, detail: str) -> DiskFull:
+def _make_disk_full_error(path: Path, detail: str) -> DiskFull:
     return DiskFull(
         f"the disk of {path} is full: {detail}",
         f"free at least {_NEEDED_BYTES // 2**20} MB, or choose another disk with TRACE_HOME",

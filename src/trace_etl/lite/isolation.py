@@ -70,16 +70,16 @@ def shared_access(environment: Mapping[str, str], private: Sequence[Path]) -> Ac
     read = {
         *map(Path, _SYSTEM),
         *(Path("/etc", name) for name in _CONFIGURATION),
-        *_python_paths(),
+        *_list_python_paths(),
         *(Path(path) for name in _PATH_VARIABLES for path in _split(environment.get(name, ""))),
     }
     hidden = [path.resolve() for path in private]
-    allowed = {str(path) for given in read for path in _without(given.resolve(), hidden)}
+    allowed = {str(path) for given in read for path in _exclude_hidden(given.resolve(), hidden)}
     devices = tuple(f"/dev/{name}" for name in _DEVICES)
     return Access(tuple(sorted(allowed)), devices)
 
 
-def _python_paths() -> set[Path]:
+def _list_python_paths() -> set[Path]:
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     package = Path(trace_etl.__file__).parent
     return {
@@ -93,7 +93,7 @@ def _split(*values: str) -> list[str]:
     return [path for value in values for path in value.split(os.pathsep) if path]
 
 
-def _without(path: Path, hidden: Sequence[Path]) -> list[Path]:
+def _exclude_hidden(path: Path, hidden: Sequence[Path]) -> list[Path]:
     """Return the path; if it contains hidden paths, everything in it except these."""
     if any(path.is_relative_to(secret) for secret in hidden):
         return []
@@ -102,4 +102,4 @@ def _without(path: Path, hidden: Sequence[Path]) -> list[Path]:
     if not os.access(path, os.R_OK):
         return []
     entries = (entry for entry in path.iterdir() if not entry.is_symlink())
-    return [kept for entry in entries for kept in _without(entry, hidden)]
+    return [kept for entry in entries for kept in _exclude_hidden(entry, hidden)]

@@ -1,14 +1,16 @@
 """A parsed DAG: its jobs, their inputs and outputs, and its published datasets."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+SourceKind = Literal["manual", "cron", "webhook", "always_on"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a job, of kind `manual`, `cron`, `webhook` or `always_on`."""
+    """The source of a job."""
 
-    kind: str
+    kind: SourceKind
     schedule: str | None = None
     options: dict[str, Any] = field(default_factory=dict[str, Any])
 

@@ -43,7 +43,7 @@ class NotFound(TraceError, code="not_found"):
 
 
 class UseCredentials(NotFound, code="use_credentials"):
-    """Objects are not served here: the caller needs credentials of the object store."""
+    """This service does not serve objects: the caller needs credentials of the object store."""
 
 
 class MethodNotAllowed(TraceError, code="method_not_allowed"):

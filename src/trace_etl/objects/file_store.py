@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _BUCKET = "trace"
 _FIRST_ORG = UUID("00000000-0000-0000-0000-000000000001")
-"""The organisation that every stack has. Its objects keep the place they had before there were others."""
+"""The organisation that every stack has. Its bucket has no suffix, so that older objects stay valid."""
 _NOT_A_FILE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENAMETOOLONG}
 
 
@@ -166,7 +166,7 @@ class FileStore:
 
     def _write(self, key: str, content: bytes, publish: Callable[[Path, Path], None]) -> None:
         path = self.path(key)
-        draft = _draft_path(path, secrets.randbits(32))
+        draft = _make_draft_path(path, secrets.randbits(32))
         with write_errors(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -184,7 +184,7 @@ class FileWriter:
     def __init__(self, root: Path, path: Path, attempt: int) -> None:
         self._root = root
         self._path = path
-        self._draft = _draft_path(path, attempt)
+        self._draft = _make_draft_path(path, attempt)
         self._is_committed = False
         self.stream: Any = None
 
@@ -325,7 +325,7 @@ def _remove_directory(parent: int, name: str) -> None:
         os.unlink(name, dir_fd=parent)
 
 
-def _draft_path(path: Path, number: int) -> Path:
+def _make_draft_path(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}#{number}")  # obstore's listings leave out such names
 
 
@@ -343,7 +343,7 @@ def _sync_directories(root: Path, path: Path) -> None:
         if directory == root:
             return
         with suppress(PermissionError) if directory.parent == root else nullcontext():
-            # A process that may use one organisation's directory only did not create that directory.
+            # A process that can use only the directory of one organisation did not create that directory.
             _sync_entry(directory)
 
 

@@ -46,22 +46,22 @@ class _Thrift:
     def find_integer(self, wanted: int) -> int:
         """Return an integer field of the struct that the data begins with."""
         field = 0
-        while header := self._byte():
-            field = field + (header >> 4) if header >> 4 else self._integer()
+        while header := self._read_byte():
+            field = field + (header >> 4) if header >> 4 else self._read_integer()
             if field == wanted and header & 15 in self._INTEGERS:
-                return self._integer()
+                return self._read_integer()
             self._skip(header & 15, 0)
         raise BadFooter("its footer has no row count")
 
-    def _byte(self) -> int:
+    def _read_byte(self) -> int:
         value = self._data[self._at]
         self._at += 1
         return value
 
-    def _varint(self) -> int:
+    def _read_varint(self) -> int:
         value = shift = 0
         while True:
-            byte = self._byte()
+            byte = self._read_byte()
             value |= (byte & 127) << shift
             shift += 7
             if byte < 128:
@@ -69,15 +69,15 @@ class _Thrift:
             if shift > 63:
                 raise BadFooter("its footer has an integer that is too long")
 
-    def _integer(self) -> int:
-        value = self._varint()
+    def _read_integer(self) -> int:
+        value = self._read_varint()
         return (value >> 1) ^ -(value & 1)
 
     def _skip(self, kind: int, depth: int) -> None:
         if kind in self._INTEGERS:
-            self._varint()
+            self._read_varint()
         elif kind == self._BINARY:
-            length = self._varint()  # advances `_at` itself
+            length = self._read_varint()  # advances `_at` itself
             self._at += length
         elif kind == self._STRUCT:
             self._skip_struct(depth + 1)
@@ -93,18 +93,18 @@ class _Thrift:
     def _skip_struct(self, depth: int) -> None:
         if depth > _MAX_DEPTH:
             raise BadFooter("its footer is nested too deeply")
-        while header := self._byte():
+        while header := self._read_byte():
             if not header >> 4:
-                self._varint()
+                self._read_varint()
             self._skip(header & 15, depth)
 
     def _skip_list(self, depth: int) -> None:
-        header = self._byte()
-        count = header >> 4 if header >> 4 < 15 else self._varint()
+        header = self._read_byte()
+        count = header >> 4 if header >> 4 < 15 else self._read_varint()
         kind = header & 15
         for _ in range(count):
             if kind in (self._TRUE, self._FALSE):
-                self._byte()
+                self._read_byte()
             else:
                 self._skip(kind, depth)
             if self._at > len(self._data):

@@ -1,6 +1,5 @@
 """Options of the S3 client: endpoint, encryption, and where its credentials come from."""
 
-import os
 from configparser import ConfigParser
 from configparser import Error as SyntaxFault
 from dataclasses import dataclass
@@ -71,7 +70,7 @@ class S3Options:
 
     def _make_client_options(self) -> Any:
         # An http:// endpoint is a choice of the operator, for a server on the same machine or network.
-        plain = (self.endpoint or os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://")
+        plain = (self.endpoint or "").startswith("http://")
         options: dict[str, Any] = {"allow_http": plain, "timeout": "120s", "connect_timeout": "5s"}
         if self.ca_file is not None:
             options["root_certificate"] = self.ca_file.read_bytes()

@@ -29,6 +29,8 @@ class ObjectsSettings(BaseSettings):
     """The region of the bucket. Default: `AWS_REGION`, or `us-east-1`."""
     s3_endpoint: str | None = Field(None, pattern=r"^https?://[^/@?#]+$")
     """The server, for example `https://minio.example:9000`. Default: AWS."""
+    aws_endpoint_url: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
+    """The server if `s3_endpoint` is not set, as for other clients of AWS."""
     s3_path_style: bool | None = None
     """Put the bucket into the path instead of the host name. Default: true if an endpoint is set."""
     s3_encryption: Literal["AES256", "aws:kms"] | None = None
@@ -72,7 +74,7 @@ class ObjectsSettings(BaseSettings):
             self.objects_url,
             S3Options(
                 region=self.s3_region,
-                endpoint=self.s3_endpoint,
+                endpoint=self.s3_endpoint or self.aws_endpoint_url,
                 path_style=bool(self.s3_endpoint) if is_path_style is None else is_path_style,
                 encryption=self.s3_encryption,
                 kms_key_id=self.s3_kms_key_id,

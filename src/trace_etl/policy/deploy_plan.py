@@ -76,7 +76,7 @@ class PlannedJob:
     rebuild: dict[str, GenerationContents]
     """The contents of the old generation that the new one must cover, by output."""
     loses_rows: bool = False
-    """Whether rows of past ticks, which do not run again, are only in the old generation."""
+    """Whether the old generation has rows of past ticks, which will not run again."""
 
     @property
     def has_new_generation(self) -> bool:
@@ -114,14 +114,14 @@ class DeployPlan:
     @property
     def rebuilt_partitions(self) -> int:
         """How many partitions the new generations must cover, each counted once."""
-        return sum(contents.partitions for outputs in self._rebuilt() for contents in outputs)
+        return sum(contents.partitions for outputs in self._list_rebuilt() for contents in outputs)
 
     @property
     def rebuilding_tasks(self) -> int:
         """About how many tasks this takes: one for all outputs of a scope, as in the old generation."""
-        return sum(max((c.tasks for c in outputs), default=0) for outputs in self._rebuilt())
+        return sum(max((c.tasks for c in outputs), default=0) for outputs in self._list_rebuilt())
 
-    def _rebuilt(self) -> list[list[GenerationContents]]:
+    def _list_rebuilt(self) -> list[list[GenerationContents]]:
         """Return the contents to cover: for each job that is built, and for each name that moves to another."""
         built = [job for job in self.jobs if job.action == "build"]
         names = {job.name for job in built}
@@ -140,12 +140,6 @@ class DeployPlan:
     def losing_rows(self) -> list[str]:
         """Jobs whose new generation lacks appended rows that cannot be made again."""
         return [job.name for job in self.jobs if job.loses_rows]
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.names or self.added_columns) and all(
-            job.action == "keep" for job in self.jobs
-        )
 
 
 def plan_deploy(
@@ -186,7 +180,7 @@ def _find_tables_of_ticks(dag: Dag) -> set[str]:
 
 
 def describe_lost_rows(jobs: Sequence[str]) -> str:
-    """Say which appended rows a deploy would lose, and how to keep them."""
+    """Describe which appended rows a deploy would lose, and how to keep them."""
     return (
         f"the rows that {', '.join(jobs)} appended for past ticks cannot be made again, and the new "
         "generation starts without them: publish the output with `write_mode: buffered` and a `schema`, "

@@ -23,21 +23,23 @@ def explain_rollout(facts: RolloutFacts) -> str | None:
     if not facts.lacks:
         return None
     if facts.failed:
-        failures = f"{facts.failed} {_tasks(facts.failed)} failed permanently"
+        failures = f"{facts.failed} {_count_tasks(facts.failed)} failed permanently"
         return (
             f"{failures}; the first: {facts.first_failure}. Correct the DAG and deploy it again, "
             f"or roll back: trace rollback {facts.dag}"
         )
     if facts.running or facts.queued:
-        return f"{facts.running} {_tasks(facts.running)} running, {facts.queued} queued"
+        return f"{facts.running} {_count_tasks(facts.running)} running, {facts.queued} queued"
     if facts.retrying:
-        return f"{facts.retrying} {_tasks(facts.retrying)} failed and will be retried"
-    canceled = f"{facts.canceled} {_tasks(facts.canceled)} canceled, " if facts.canceled else ""
+        return f"{facts.retrying} {_count_tasks(facts.retrying)} failed and will be retried"
+    canceled = (
+        f"{facts.canceled} {_count_tasks(facts.canceled)} canceled, " if facts.canceled else ""
+    )
     return (
         f"{canceled}no task is left to run, but {'; '.join(facts.lacks)}. Request the missing "
         f"blocks (trace trigger, trace backfill), or switch without them: trace promote {facts.dag}"
     )
 
 
-def _tasks(count: int) -> str:
+def _count_tasks(count: int) -> str:
     return "task" if count == 1 else "tasks"

@@ -4,10 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
-from uuid import UUID, uuid4
 
 import structlog
 
@@ -27,19 +23,8 @@ _STOP_SECONDS = 10.0
 _log = structlog.stdlib.get_logger()
 
 
-@dataclass
-class AuditEntry:
-    """A query that runs. Its fields are filled in while it does."""
-
-    org_id: UUID
-    user_name: str | None = None
-    task_id: UUID | None = None
-    attempt: int | None = None
-    query_id: UUID = field(default_factory=uuid4)
-    outcome: str = "ok"
-    datasets: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    row_count: int = 0
-    byte_count: int = 0
+class AuditEntry(AuditRow):
+    """A query that runs."""
 
     def name_tables(self, tables: list[TableReference]) -> None:
         """Record the names that the SQL has, in case that they are refused."""
@@ -69,7 +54,7 @@ class AuditLog:
             raise Unavailable(
                 "queries cannot be recorded: Postgres state does not answer; try again"
             )
-        asked_at, started = datetime.now(UTC), time.monotonic()
+        started = time.monotonic()
         try:
             yield entry
         except TraceError as error:
@@ -86,8 +71,8 @@ class AuditLog:
             raise
         finally:
             seconds = time.monotonic() - started
-            elapsed_ms = round(seconds * 1000, 1)
-            self._add(AuditRow(asked_at=asked_at, elapsed_ms=elapsed_ms, **vars(entry)))
+            entry.elapsed_ms = round(seconds * 1000, 1)
+            self._add(entry)
             metrics.QUERIES.labels(entry.outcome).inc()
             metrics.SECONDS.observe(seconds)
 

@@ -127,7 +127,7 @@ class QueryExecutor:
         return finished
 
     def _share_cores(self, max_threads: int) -> int:
-        """Return the threads of a query that starts now: its part of the cores, at least one.
+        """Return how many threads a query that starts now may use: its share of the cores.
 
         More threads than cores only make queries wait for each other.
         """

@@ -42,7 +42,7 @@ class Pin:
     covered_blocks: list[tuple[int, int]] | None = None
     """For a dataset with a hot part, the blocks of its partitions. The table has other blocks too."""
     rows: list[list[Any]] | None = None
-    """All rows, if the Query Service reads them itself: those of the delivery log."""
+    """The rows of the delivery log, which the Query Service reads itself. None for a dataset."""
     where: dict[str, Any] | None = None
     """The filter of an input: AND over its columns; a list means IN."""
 

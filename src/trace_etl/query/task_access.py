@@ -76,13 +76,13 @@ def make_pin(name: str, grant: ReadGrant) -> Pin:
     return Pin(
         name,
         grant.dataset_version,
-        tuple(_storage_ref(grant, url) for url in grant.prefixes),
+        tuple(_make_storage_ref(grant, url) for url in grant.prefixes),
         table=grant.table,
         where=grant.where,
     )
 
 
-def _storage_ref(grant: ReadGrant, url: str) -> StorageRef:
+def _make_storage_ref(grant: ReadGrant, url: str) -> StorageRef:
     bucket, _, prefix = url.removeprefix(_SCHEME).partition("/")
     return StorageRef(grant.storage_ref["scheme"], bucket, prefix)
 

@@ -120,7 +120,7 @@ class TaskQueries:
         entry.byte_count = 0
         limits = replace(first.limits, rows=body.limit, bytes=None)
         query = replace(first, limits=limits, format=ResultFormat.PARQUET)
-        key = _scratch_key(query.access.capability, entry)
+        key = _make_scratch_key(query.access.capability, entry)
         try:
             with self.store.open_writer(key) as writer:
                 finished = await self.executor.execute(query, self._limit_object(writer, entry))
@@ -142,7 +142,7 @@ class TaskQueries:
         return write
 
 
-def _scratch_key(capability: TaskCapability, entry: AuditEntry) -> str:
+def _make_scratch_key(capability: TaskCapability, entry: AuditEntry) -> str:
     prefix = capability.scratch_prefix
     if prefix is None:
         raise Forbidden(

@@ -117,11 +117,11 @@ def _raise_unavailable() -> Generator[None]:
         raise QueueUnavailable(f"the queue does not answer: {error}") from error
 
 
-def _channel(queue: str) -> str:
+def _name_channel(queue: str) -> str:
     """Return the NOTIFY channel of a queue. Raises InvalidQueueName."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,50}", queue):
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,56}", queue):
         raise InvalidQueueName(
-            f"{queue!r} is not a queue name: use up to 51 lowercase letters, digits and underscores"
+            f"{queue!r} is not a queue name: use up to 57 lowercase letters, digits and underscores"
         )
     return f"queue_{queue}"
 
@@ -194,7 +194,7 @@ class PgProducer:
             "bodies": [Jsonb(body) for _, body in messages],
             "groups": list(groups) if groups is not None else [None] * len(messages),
             "bulk": bulk,
-            "channels": [_channel(queue) for queue in sorted(set(queues))],
+            "channels": [_name_channel(queue) for queue in sorted(set(queues))],
         }
         await self._execute(_SEND, values)
 
@@ -362,7 +362,7 @@ class PgConsumer:
         if self._listening is None or self._listening.closed:
             conn = self._connect()
             for queue in self._queues:
-                conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(_channel(queue))))
+                conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(_name_channel(queue))))
             conn.execute(_FORGET_LOST)
             values = {"consumer_id": self._consumer_id, "queues": self._queues}
             conn.execute(_REGISTER, values)

@@ -1,7 +1,8 @@
 """The system call filter of a sandbox, as a BPF program for `bwrap --seccomp`.
 
-Denies calls that reach other processes, keys, devices, mounts and namespaces, or that have a history
-of kernel defects. Calls that are newer than this list do not exist for the program.
+Denies calls that reach other processes, keys, devices, mounts and namespaces, that keep memory or
+messages outside of all processes, or that have a history of kernel defects. Calls that are newer than
+this list do not exist for the program.
 """
 
 import errno
@@ -62,6 +63,7 @@ _X86_64 = _Architecture(
         **{"set_mempolicy": 238, "mbind": 237, "migrate_pages": 256, "move_pages": 279},
         **{"fanotify_init": 300, "lookup_dcookie": 212, "nfsservctl": 180, "uselib": 134},
         **{"ustat": 136, "sysfs": 139, "_sysctl": 156},
+        **{"shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240},
     },
 )
 _AARCH64 = _Architecture(
@@ -82,6 +84,7 @@ _AARCH64 = _Architecture(
         **{"open_by_handle_at": 265, "personality": 92, "set_mempolicy": 237, "mbind": 235},
         **{"migrate_pages": 238, "move_pages": 239, "fanotify_init": 262},
         **{"lookup_dcookie": 18, "nfsservctl": 42},
+        **{"shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180},
     },
 )
 _ARCHITECTURES = {"x86_64": _X86_64, "aarch64": _AARCH64}

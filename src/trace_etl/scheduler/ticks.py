@@ -20,7 +20,7 @@ class Schedule:
 
 def between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[datetime]:
     """Yield the ticks after `after`, up to and including `until`, in UTC."""
-    for tick in _ticks(schedule, after):
+    for tick in _generate_ticks(schedule, after):
         if tick > until:
             return
         yield tick
@@ -28,7 +28,7 @@ def between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[da
 
 def following(schedule: Schedule, after: datetime) -> datetime | None:
     """Return the next tick; None if there is none in fifty years."""
-    return next(_ticks(schedule, after), None)
+    return next(_generate_ticks(schedule, after), None)
 
 
 def due(
@@ -38,7 +38,7 @@ def due(
     due_ticks: list[datetime] = []
     missed, max_missed = 0, None
     # Newest first: after a long pause, a schedule may have too many missed ticks to visit all of them.
-    for tick in _ticks(schedule, now + timedelta(seconds=1), back=True):
+    for tick in _generate_ticks(schedule, now + timedelta(seconds=1), back=True):
         if tick <= after:
             break
         if tick <= now - tolerance:
@@ -58,7 +58,9 @@ def _count_repeats(schedule: Schedule, on_time: list[datetime]) -> int:
     return 1 if schedule.missed == "last" and not on_time else 0
 
 
-def _ticks(schedule: Schedule, start: datetime, *, back: bool = False) -> Iterator[datetime]:
+def _generate_ticks(
+    schedule: Schedule, start: datetime, *, back: bool = False
+) -> Iterator[datetime]:
     try:
         local = start.astimezone(ZoneInfo(schedule.timezone))
         for tick in CronSim(schedule.expression, local, reverse=back):

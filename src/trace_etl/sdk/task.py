@@ -117,7 +117,7 @@ class Task:
         return self._connection.call("/v1/task/heartbeat", {})
 
     def is_canceled(self) -> bool:
-        """Return whether someone asked to cancel the task. Raises CallFailed when the lease is lost."""
+        """Return whether the task is to be canceled. Raises CallFailed when the lease is lost."""
         return bool(self.heartbeat()["cancel_requested"])
 
 

@@ -78,7 +78,7 @@ def _read_record_batches(opened: Any, content: bytes, what: str) -> Any:
 
 @contextmanager
 def limit_memory(size: int) -> Generator[None]:
-    """Let this process allocate only so many bytes more. Then allocations fail with MemoryError.
+    """Let this process allocate at most this many more bytes; then allocations raise MemoryError.
 
     The limit holds for all threads. It counts what the allocator takes from the kernel, so the package
     chooses an allocator that takes no memory in advance.

@@ -129,19 +129,19 @@ def report_errors(work: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(work)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> Any:
-        with _reporting():
+        with _report_errors():
             return work(*args, **kwargs)
 
     @wraps(work)
     def run_generator(*args: _P.args, **kwargs: _P.kwargs) -> Any:
-        with _reporting():
+        with _report_errors():
             yield from cast("Any", work(*args, **kwargs))
 
     return run_generator if inspect.isgeneratorfunction(work) else run
 
 
 @contextmanager
-def _reporting() -> Generator[None]:
+def _report_errors() -> Generator[None]:
     try:
         yield
     except Exception as error:  # any error of the work is reported

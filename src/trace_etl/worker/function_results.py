@@ -22,11 +22,15 @@ from trace_etl.worker.bundle_programs import BundleRefused
 
 _BWRAP = "bwrap: "
 SHOWN_OUTPUT = 4000
-"""How much of the output an error message has, in characters."""
+"""The maximum number of characters of output in an error message."""
 
 
 class RunningProgram(Protocol):
     """A program in a sandbox: in this process, or in the spawner."""
+
+    def wait_for_start(self) -> bool:
+        """Wait until the program runs. False: the sandbox could not be made, and `wait` says why."""
+        ...
 
     def wait(self) -> Ended: ...
 
@@ -79,10 +83,12 @@ class Bundles:
 
 
 def raise_if_refused(output: str) -> None:
-    """Raise SandboxUnavailable, with the fix, if bubblewrap itself failed: the function did not start."""
-    if output.startswith(_BWRAP):
-        problem = output.removeprefix(_BWRAP).partition("\n")[0]
-        raise SandboxUnavailable(f"no sandbox could be made: {problem}", explain_namespaces())
+    """Raise SandboxUnavailable, with the fix, if a program that did not start left a message."""
+    if lines := output.strip().splitlines():
+        problem = lines[-1].removeprefix(_BWRAP)
+        raise SandboxUnavailable(
+            f"no sandbox could be made: {problem}", explain_namespaces(problem)
+        )
 
 
 def over_memory(runtime: Runtime, name: str) -> FunctionOverLimit:

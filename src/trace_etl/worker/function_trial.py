@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
@@ -19,6 +19,7 @@ from uuid import UUID, uuid4, uuid5
 import httpx
 from pydantic import ValidationError
 
+from trace_etl.api.task.credentials import OBJECTS_PATH, Credentials
 from trace_etl.api.task.invocation import Invocation
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.dag.runtimes import Runtime
@@ -37,6 +38,7 @@ from trace_etl.worker.lambda_runner import LambdaRunner
 RunQuery = Callable[[str, Any], httpx.Response]
 """Runs one SELECT with its parameters on a stack."""
 _ROOT = "trial"
+_CREDENTIALS_LIFE = timedelta(hours=1)
 _NAMES = UUID("5a1e3e0c-6a2c-4c59-9d3c-0f3c5c1f7f11")
 _WITH = re.compile(r"\s*with\s+(recursive\s+)?", re.IGNORECASE)
 
@@ -207,8 +209,10 @@ class _TrialPlatform(httpx.BaseTransport):
         if path == "/v1/task/query":
             body = json.loads(content)
             return self._query(_with_views(body["sql"], self._views), body.get("params"))
-        if path.startswith("/v1/task/objects/"):
+        if path.startswith(OBJECTS_PATH):
             return self._serve_object(request, path, content)
+        if path == "/v1/task/credentials":
+            return _offer_objects(json.loads(content))
         if path == "/v1/task/buffer-publish":
             return self._publish(json.loads(content))
         if path == "/v1/task/events":
@@ -216,7 +220,7 @@ class _TrialPlatform(httpx.BaseTransport):
         return httpx.Response(200, json={"cancel_requested": False})
 
     def _serve_object(self, request: httpx.Request, path: str, content: bytes) -> httpx.Response:
-        url = "s3://" + unquote(path.removeprefix("/v1/task/objects/"))
+        url = "s3://" + unquote(path.removeprefix(OBJECTS_PATH))
         if request.method == "PUT":
             if request.headers.get("if-none-match") == "*" and url in self._written:
                 return _refuse(412, "precondition_failed", f"{url} exists")
@@ -234,6 +238,21 @@ class _TrialPlatform(httpx.BaseTransport):
         rows = [json.loads(line) for line in batch.splitlines()]
         self._trial.published.setdefault(output, []).extend(rows)
         return httpx.Response(200, json={})
+
+
+def _offer_objects(body: Mapping[str, Any]) -> httpx.Response:
+    """Answer that objects are read and written by the object calls."""
+    scratch, export = (_storage(f"{kind}/{body['task_id']}/") for kind in ("scratch", "exports"))
+    offer = Credentials(
+        kind="objects",
+        expires_at=datetime.now(UTC) + _CREDENTIALS_LIFE,
+        read_prefixes=[],
+        write_prefixes=[],
+        scratch_prefix=f"s3://{scratch['bucket']}/{scratch['prefix']}",
+        export_prefix=f"s3://{export['bucket']}/{export['prefix']}",
+        objects_path=OBJECTS_PATH,
+    )
+    return httpx.Response(200, json=offer.model_dump(mode="json"))
 
 
 def _with_views(sql: str, views: Mapping[str, str]) -> str:

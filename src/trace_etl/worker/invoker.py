@@ -21,6 +21,7 @@ from trace_etl.api.task.invocation import Invocation
 from trace_etl.dag.runtimes import Runtime
 from trace_etl.http.dispatcher_client import DispatcherClient
 from trace_etl.sandbox.strict_http import (
+    MAX_BODY,
     RequestRefused,
     StrictAnswer,
     StrictRequest,
@@ -95,7 +96,7 @@ class InvocationServer:
             raise RequestRefused(
                 404, "not_found", f"no runtime {found[1]} with the launcher lambda"
             )
-        self._start(_parse(request.body))
+        self._start(_parse(request.body.read_whole(MAX_BODY)))
         return StrictAnswer(202)
 
     def _start(self, invocation: Invocation) -> None:

@@ -5,7 +5,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -13,7 +13,6 @@ import structlog
 from trace_etl.api.task.invocation import Invocation
 from trace_etl.api.task.lifecycle import TaskPayload, TaskResult
 from trace_etl.api.task.payload import TaskFunction
-from trace_etl.model.task import Isolation
 from trace_etl.sandbox.broker import AttemptIdentity
 from trace_etl.sandbox.process import Ended, Program
 from trace_etl.sandbox.runtime_api import InvocationRequest
@@ -29,7 +28,6 @@ _log = structlog.stdlib.get_logger()
 class LambdaRunner:
     """Runs each invocation in an environment of its function, warm if there is one."""
 
-    isolation: ClassVar[Isolation | None] = "lambda"
     bundles: Bundles
     environments: EnvironmentPool
     _running: dict[UUID, Environment] = field(default_factory=dict[UUID, Environment])
@@ -49,6 +47,7 @@ class LambdaRunner:
                 if task.task_id in self._canceled:
                     raise FunctionFailed("canceled before it started")
                 self._running[task.task_id] = environment
+            link.isolated("lambda")
             identity = AttemptIdentity(task.task_id, task.attempt, link.lease_token, link.token)
             request = _make_request(task, function)
             result = environment.invoke(request, identity, link.log)

@@ -106,7 +106,7 @@ class ServedRuntimes:
 
 
 class AllowedPaths(BaseModel):
-    """The paths that a worker lets itself use."""
+    """The paths to which a worker restricts itself."""
 
     read: list[str]
     write: list[str]

@@ -2,7 +2,10 @@
 
 import threading
 from collections import Counter
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
@@ -20,7 +23,7 @@ from trace_etl.http.dispatcher_client import (
     token_reader,
 )
 from trace_etl.policy.retry import Backoff
-from trace_etl.queues.queue import Message, Queue, QueueConsumer, QueueUnavailable
+from trace_etl.queues.queue import Message, Queue, QueueConsumer, QueueUnavailable, endless_queue
 from trace_etl.secret_store import SecretStore
 from trace_etl.worker.attempt import Attempt, Runner
 from trace_etl.worker.completions import Completions
@@ -43,9 +46,10 @@ def work(
     runner: Runner,
     stop: threading.Event,
     secrets: SecretStore | None = None,
+    served: ServedRuntimes | None = None,
 ) -> None:
     """Run attempts until `stop` is set."""
-    served = cfg.served()
+    served = served or cfg.served()
     worker_id = cfg.make_unique_id()
     consumer = queue.consumer(list(served.queues), worker_id)
     client = DispatcherClient(
@@ -65,6 +69,31 @@ def work(
     finally:
         consumer.close()
         client.close()
+
+
+@contextmanager
+def work_on_endless(
+    cfg: ConnectionSettings,
+    queue: Queue,
+    runner: Runner,
+    stop: threading.Event,
+    secrets: SecretStore | None = None,
+) -> Generator[None]:
+    """Run the tasks that never end beside the block: they wait for no slot, nor until Spark is warm.
+
+    Sets `stop` when the block ends, or if this work fails.
+    """
+    served = cfg.served()
+    queues = {endless_queue(name): _MAX_ENDLESS for name in served.queues}
+    endless = replace(served, queues=queues, slots=_MAX_ENDLESS)
+    with ThreadPoolExecutor(1, "endless-slots") as thread:
+        working = thread.submit(work, cfg, queue, runner, stop, secrets, endless)
+        working.add_done_callback(lambda _: stop.set())
+        try:
+            yield
+        finally:
+            stop.set()
+            working.result()
 
 
 class Slots:

@@ -5,9 +5,9 @@ from typing import Any, Literal
 from uuid import UUID
 
 from trace_etl.api.body import ListReply, Reply
+from trace_etl.model.dag import SourceKind
 
 Activation = Literal["source", "reactive"]
-SourceKind = Literal["manual", "cron", "webhook", "always_on"]
 
 
 class JobItem(Reply):

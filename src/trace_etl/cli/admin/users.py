@@ -1,5 +1,6 @@
 """`trace users`: manage users, their roles and their tokens."""
 
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
@@ -123,7 +124,7 @@ def _require_user(home: Path, name: str) -> None:
         client = connect_home(home)
     except NotRunning:
         return
-    with client:
+    with closing(client):
         users = client.get("/v1/users", limit=1000)["items"]
     if len(users) < 1000 and name not in {user["name"] for user in users}:
         fail([f"no user {name!r}; `trace users list` lists them, `trace users add` adds one"])

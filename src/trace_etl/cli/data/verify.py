@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -32,35 +33,44 @@ _PROBLEMS: Columns = {
 }
 
 
+_Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of the dataset.")]
+_Range = Annotated[
+    str | None,
+    typer.Option("--range", metavar="START-END", help="Only these blocks; all must exist."),
+]
+_Against = Annotated[
+    str | None, typer.Option(metavar="URL", help="Read a sample again from this RPC endpoint.")
+]
+_Sample = Annotated[int, typer.Option(min=1, help="Partitions to compare with --against.")]
+_RebuildSample = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Build this many partitions again and compare.")
+]
+_RebuildTimeout = Annotated[
+    float, typer.Option(min=1, help="Seconds to wait for the rebuilt partitions.")
+]
+_Manifest = Annotated[
+    Path | None, typer.Option(help="Check files against this signed manifest, without a stack.")
+]
+_Files = Annotated[
+    Path | None,
+    typer.Option(help="Directory with a copy of the files. Default with --manifest: here."),
+]
+_Key = Annotated[
+    Path | None,
+    typer.Option(metavar="JWKS", help="Trusted keys of manifests. Default: ask the stack."),
+]
+
+
 def verify(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of the dataset.")
-    ] = None,
-    blocks: Annotated[
-        str | None,
-        typer.Option("--range", metavar="START-END", help="Only these blocks; all must exist."),
-    ] = None,
-    against: Annotated[
-        str | None, typer.Option(metavar="URL", help="Read a sample again from this RPC endpoint.")
-    ] = None,
-    sample: Annotated[int, typer.Option(min=1, help="Partitions to compare with --against.")] = 3,
-    rebuild_sample: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Build this many partitions again and compare.")
-    ] = 0,
-    rebuild_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds to wait for the rebuilt partitions.")
-    ] = 600.0,
-    manifest: Annotated[
-        Path | None, typer.Option(help="Check files against this signed manifest, without a stack.")
-    ] = None,
-    files: Annotated[
-        Path | None,
-        typer.Option(help="Directory with a copy of the files. Default with --manifest: here."),
-    ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(metavar="JWKS", help="Trusted keys of manifests. Default: ask the stack."),
-    ] = None,
+    name: _Name = None,
+    blocks: _Range = None,
+    against: _Against = None,
+    sample: _Sample = 3,
+    rebuild_sample: _RebuildSample = 0,
+    rebuild_timeout: _RebuildTimeout = 600.0,
+    manifest: _Manifest = None,
+    files: _Files = None,
+    key: _Key = None,
     home: HomeOption = DEFAULT_HOME,
     wide: WideOption = False,
     as_json: JsonOption = False,
@@ -229,3 +239,14 @@ def _print_report(report: Answer) -> None:
     else:
         found = format_count(len(report["problems"]), "problem")
         typer.echo(f"{report['dataset']}: {found} in {checked}.", err=True)
+    if report["rejected"]:
+        typer.echo(_describe_rejected(report["rejected"]))
+
+
+def _describe_rejected(answers: Sequence[Answer]) -> str:
+    counts = Counter(item["endpoint"] for item in answers)
+    named = ", ".join(f"{endpoint} ({count})" for endpoint, count in counts.most_common())
+    return (
+        f"{format_count(len(answers), 'wrong answer')} of RPC endpoints, rejected before the commit: "
+        f"{named}. --json has the evidence."
+    )

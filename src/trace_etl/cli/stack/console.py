@@ -1,5 +1,6 @@
 """`trace console`: print a one-time link to the web console."""
 
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -61,8 +62,7 @@ def console(
 
 def create_link(connection: "StackConnection", user: str | None = None) -> str:
     """Return a one-time link. Raises NotRunning, RequestRejected, TokenMissing."""
-    client = _connect(connection, user)
-    with client:
+    with closing(_connect(connection, user)) as client:
         url = connection.console_url or ""
         reply = replace(client, api_url=url).post("/links")
     return f"{url}{reply['path']}"

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -68,7 +68,7 @@ def playground(
                 chain = _Chain.start(home, blocks, outlive_us=keep)
             stack = _start_stack(home, chain, rpc_url, workers)
             keeping = keep
-            with stack.client:
+            with closing(stack.client):
                 yield stack
         except KeyboardInterrupt:
             keeping = False

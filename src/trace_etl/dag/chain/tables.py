@@ -19,7 +19,7 @@ class DescribedColumn:
     comment: str
 
 
-def _columns(*rows: tuple[str, str, str]) -> tuple[DescribedColumn, ...]:
+def _list_columns(*rows: tuple[str, str, str]) -> tuple[DescribedColumn, ...]:
     return tuple(DescribedColumn(*row) for row in rows)
 
 
@@ -49,7 +49,7 @@ _EXTRA = ("extra_data", "binary", "Data that the block's producer may set freely
 _LARGEST = "9223372036854775807 if it is larger, see the column with `_string`"
 
 CHAIN_TABLES: dict[str, tuple[DescribedColumn, ...]] = {
-    "blocks": _columns(
+    "blocks": _list_columns(
         _HASH,
         _AUTHOR,
         _BLOCK,
@@ -59,7 +59,7 @@ CHAIN_TABLES: dict[str, tuple[DescribedColumn, ...]] = {
         ("base_fee_per_gas", "long", f"Base fee in wei; null before EIP-1559; {_LARGEST}."),
         _CHAIN,
     ),
-    "transactions": _columns(
+    "transactions": _list_columns(
         _BLOCK,
         _TRANSACTION_INDEX,
         _TRANSACTION_HASH,
@@ -90,7 +90,7 @@ CHAIN_TABLES: dict[str, tuple[DescribedColumn, ...]] = {
         ("n_input_nonzero_bytes", "long", "Bytes of `input` that are not zero."),
         _CHAIN,
     ),
-    "logs": _columns(
+    "logs": _list_columns(
         _BLOCK,
         _TRANSACTION_INDEX,
         ("log_index", "long", "Position of the log in its block."),
@@ -104,7 +104,7 @@ CHAIN_TABLES: dict[str, tuple[DescribedColumn, ...]] = {
         ("n_data_bytes", "long", "Bytes of `data`."),
         _CHAIN,
     ),
-    "traces": _columns(
+    "traces": _list_columns(
         ("action_from", "binary", "Address of the caller or creator; null for rewards."),
         ("action_to", "binary", "Called or refunded address; null for creations."),
         ("action_value", "string", "Transferred wei, exact: decimal digits."),
@@ -130,7 +130,7 @@ CHAIN_TABLES: dict[str, tuple[DescribedColumn, ...]] = {
         ("action_value_f64", "double", "Transferred wei, rounded."),
     ),
     # cryo has no table of withdrawals; these names follow the node's fields.
-    "withdrawals": _columns(
+    "withdrawals": _list_columns(
         _BLOCK,
         _HASH,
         ("withdrawal_index", "long", "Number of the withdrawal on the chain."),
@@ -140,7 +140,7 @@ CHAIN_TABLES: dict[str, tuple[DescribedColumn, ...]] = {
         _CHAIN,
     ),
     # cryo has no table of uncles either; the names are those of blocks.
-    "uncles": _columns(
+    "uncles": _list_columns(
         _BLOCK,
         _HASH,
         ("uncle_index", "long", "Position of the uncle in its block."),
@@ -166,7 +166,7 @@ CHAIN_TABLES: dict[str, tuple[DescribedColumn, ...]] = {
 """The standard columns, with which the tables began. Their order and types do not change."""
 
 _FULL: dict[str, tuple[DescribedColumn, ...]] = {
-    "blocks": _columns(
+    "blocks": _list_columns(
         _PARENT,
         _UNCLES,
         _STATE,
@@ -193,7 +193,7 @@ _FULL: dict[str, tuple[DescribedColumn, ...]] = {
         ("transaction_count", "long", "Number of the block's transactions."),
         ("base_fee_per_gas_string", "string", "Base fee in wei, exact; null before EIP-1559."),
     ),
-    "transactions": _columns(
+    "transactions": _list_columns(
         _HASH,
         _TIME,
         ("n_rlp_bytes", "long", "Bytes of the signed transaction; null for an unknown type."),
@@ -236,7 +236,7 @@ _FULL: dict[str, tuple[DescribedColumn, ...]] = {
         ("mint_string", "string", "Wei that a deposit creates, exact (OP stack)."),
         ("deposit_nonce", "long", "Nonce of a deposit (OP stack)."),
     ),
-    "logs": _columns(_HASH, _TIME),
+    "logs": _list_columns(_HASH, _TIME),
 }
 """Columns that follow the standard ones in `full`. New ones are added at the end."""
 
@@ -270,7 +270,7 @@ def find_unknown_columns(tables: Iterable[str], names: Sequence[str]) -> list[st
     return [name for name in names if name not in known]
 
 
-FINDINGS = _columns(
+FINDINGS = _list_columns(
     ("block_number", "long", "Number of the block with the problem."),
     ("problem", "string", "missing, not on the chain, duplicate, or how the rows differ."),
     ("expected_rows", "long", "Rows of the block on the chain."),

@@ -20,7 +20,7 @@ from trace_etl.dag.checks.job_fields import (
     find_retry_faults,
     find_strategy_faults,
 )
-from trace_etl.dag.checks.notifications import find_rule_faults, make_rules
+from trace_etl.dag.checks.notifications import find_idle_rules, find_rule_faults, make_rules
 from trace_etl.dag.checks.partition_sizes import find_size_conflicts
 from trace_etl.dag.checks.publications import (
     find_duplicate_columns,
@@ -106,6 +106,7 @@ class DagChecker:
                 self._add_fault(("publish", n), rule)
         if not self.faults and len(jobs) == len(self.parsed.jobs):
             self._add_faults((), find_check_faults(dag, list(self.sections.values())))
+            self._add_faults((), find_idle_rules(dag))
             for n, m, rule in find_unbuffered_outputs(dag):
                 self._add_fault(("jobs", n, "outputs", m), rule)
             for n, rule in find_size_conflicts(dag):

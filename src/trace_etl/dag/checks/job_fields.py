@@ -98,7 +98,7 @@ def _count_attempts(job: JobSection, defaults: Defaults) -> int:
 
 
 def build_retry(job: JobSection, defaults: Defaults) -> Retry | None:
-    """Return the delays of a job. A delay without a longest one, or the reverse, gets the usual other."""
+    """Return the delays of a job. If only one of `delay` and `max_delay` is given, the other has its default."""
     chosen = [section for section in (job.retry, defaults.retry) if section is not None]
     delay = next((r.delay for r in chosen if r.delay), None)
     max_delay = next((r.max_delay for r in chosen if r.max_delay), None)

@@ -13,7 +13,7 @@ def find_size_conflicts(dag: Dag) -> Iterator[tuple[int, str]]:
     Each input event creates a task, and the task writes the partition of that event. If two inputs
     have different partition sizes, a partition of one overlaps a part of a partition of the other.
     """
-    sizes = _partition_sizes(dag)
+    sizes = _compute_partition_sizes(dag)
     for n, job in enumerate(dag.jobs):
         known = {i.name: size for i in job.inputs if i.starts and (size := sizes.get(i.job or ""))}
         if _copies_partitions(job) and len(set(known.values())) > 1:
@@ -28,28 +28,28 @@ def find_size_conflicts(dag: Dag) -> Iterator[tuple[int, str]]:
 def _copies_partitions(job: Job) -> bool:
     """Return whether the job's output has the partitions of its inputs."""
     per_partition = job.execution_strategy == "PerPartition" and job.update_strategy == "replace"
-    return per_partition and job.partition_by is None and not _repartitions(job)
+    return per_partition and job.partition_by is None and not _changes_partitions(job)
 
 
-def _repartitions(job: Job) -> bool:
+def _changes_partitions(job: Job) -> bool:
     operator = OPERATORS.get(job.operator)
     return operator is not None and operator.repartitions
 
 
-def _partition_sizes(dag: Dag) -> Mapping[str, int | None]:
+def _compute_partition_sizes(dag: Dag) -> Mapping[str, int | None]:
     """Return the blocks per partition of each job's outputs; None: unknown."""
     jobs = {job.name: job for job in dag.jobs}
     sizes: dict[str, int | None] = {}
     for name in sort_topologically(
         {job.name: [i.job for i in job.inputs if i.job] for job in dag.jobs}
     ):
-        sizes[name] = _output_size(jobs[name], sizes)
+        sizes[name] = _compute_output_size(jobs[name], sizes)
     return sizes
 
 
-def _output_size(job: Job, upstream: Mapping[str, int | None]) -> int | None:
+def _compute_output_size(job: Job, upstream: Mapping[str, int | None]) -> int | None:
     size = job.config.get("size")
-    if _repartitions(job):
+    if _changes_partitions(job):
         return size if isinstance(size, int) else None
     if job.execution_strategy != "PerPartition" or job.partition_by is not None:
         return None

@@ -31,43 +31,54 @@ _CANNOT_LISTEN = {errno.EADDRINUSE: "is in use", errno.EACCES: "needs more privi
 log = structlog.get_logger()
 
 
+_Length = Annotated[
+    int,
+    typer.Option(min=1, max=MAX_LENGTH, help="Number of blocks, including the genesis block."),
+]
+_Seed = Annotated[
+    int,
+    typer.Option(
+        min=0, max=MAX_SEED, help="Seed of the chain; the same seed gives the same blocks."
+    ),
+]
+_Port = Annotated[
+    int, typer.Option(min=0, max=65_535, help="Port on 127.0.0.1; 0 selects a free port.")
+]
+_TxsPerBlock = Annotated[
+    int,
+    typer.Option(min=0, max=MAX_TXS_PER_BLOCK, help="Mean number of transactions per block."),
+]
+_BlockTime = Annotated[
+    float,
+    typer.Option(min=0, help="Seconds between blocks; 0 serves all blocks from the start."),
+]
+_Initial = Annotated[
+    int | None, typer.Option(min=1, help="Blocks at the start of a growing chain. Default: 1.")
+]
+_ReorgAt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="BLOCK[:DEPTH]",
+        help="Replace the last DEPTH blocks (default 3) when the head reaches BLOCK.",
+    ),
+]
+_ChainId = Annotated[int, typer.Option(min=1, max=MAX_SEED)]
+_ReadyFile = Annotated[
+    Path | None, typer.Option(help="Write the URL into this file once the server answers.")
+]
+
+
 def devchain(
     *,
-    length: Annotated[
-        int,
-        typer.Option(min=1, max=MAX_LENGTH, help="Number of blocks, including the genesis block."),
-    ] = 10_000,
-    seed: Annotated[
-        int,
-        typer.Option(
-            min=0, max=MAX_SEED, help="Seed of the chain; the same seed gives the same blocks."
-        ),
-    ] = 7,
-    port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port on 127.0.0.1; 0 selects a free port.")
-    ] = DEFAULT_PORT,
-    txs_per_block: Annotated[
-        int,
-        typer.Option(min=0, max=MAX_TXS_PER_BLOCK, help="Mean number of transactions per block."),
-    ] = 4,
-    block_time: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds between blocks; 0 serves all blocks from the start."),
-    ] = 0.0,
-    initial: Annotated[
-        int | None, typer.Option(min=1, help="Blocks at the start of a growing chain. Default: 1.")
-    ] = None,
-    reorg_at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BLOCK[:DEPTH]",
-            help="Replace the last DEPTH blocks (default 3) when the head reaches BLOCK.",
-        ),
-    ] = None,
-    chain_id: Annotated[int, typer.Option(min=1, max=MAX_SEED)] = DEFAULT_CHAIN_ID,
-    ready_file: Annotated[
-        Path | None, typer.Option(help="Write the URL into this file once the server answers.")
-    ] = None,
+    length: _Length = 10_000,
+    seed: _Seed = 7,
+    port: _Port = DEFAULT_PORT,
+    txs_per_block: _TxsPerBlock = 4,
+    block_time: _BlockTime = 0.0,
+    initial: _Initial = None,
+    reorg_at: _ReorgAt = None,
+    chain_id: _ChainId = DEFAULT_CHAIN_ID,
+    ready_file: _ReadyFile = None,
 ) -> None:
     """Serve a deterministic Ethereum-like chain over JSON-RPC until interrupted."""
     _check_growth(block_time, initial)

@@ -59,13 +59,13 @@ def find_event_calls(facts: Facts, task_id: UUID) -> list[EventCall]:
         for fenced, body in facts.calls_of(task_id, event_bodies.Events)
     ]
     found += [
-        EventCall(fenced, event_keys(body.events), None, _implied_keys(facts, fenced, body))
+        EventCall(fenced, event_keys(body.events), None, _list_implied_keys(facts, fenced, body))
         for fenced, body in facts.calls_of(task_id, lifecycle.Complete)
     ]
     return [one for one in found if one.keys or one.implied]
 
 
-def _implied_keys(facts: Facts, fenced: FencedCall, body: lifecycle.Complete) -> set[EventKey]:
+def _list_implied_keys(facts: Facts, fenced: FencedCall, body: lifecycle.Complete) -> set[EventKey]:
     announced = {event.dataset_uuid for event in body.events}
     return {
         EventKey(one.item.dataset_uuid, one.item.dataset_version, f"p:{one.key}")

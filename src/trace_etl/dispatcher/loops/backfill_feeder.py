@@ -55,13 +55,13 @@ class BackfillFeeder:
             await steps.cancel(conn, running.backfill_id, "the job was redeployed")
             return 0
         settled = await steps.settle_chunks(conn, running.backfill_id)
-        room = self._window(running) - running.created + settled
+        room = self._compute_window(running) - running.created + settled
         if running.is_paused or room <= 0:
             return 0
         make = steps.emit_chunks if running.is_source else steps.create_tasks
         return await make(conn, running.backfill_id, limit=room)
 
-    def _window(self, running: RunningBackfill) -> int:
+    def _compute_window(self, running: RunningBackfill) -> int:
         # Stay below the job's own limit, so that a backfill does not cause backpressure itself.
         limit = running.max_queue_depth
         return self.window if limit is None else min(self.window, max(1, limit // 2))

@@ -43,7 +43,7 @@ class GenerationSwapper:
         return self._pause
 
     async def _swap(self, rollout: BuildingRollout) -> bool:
-        snapshot = await self._covered_as_of(rollout)
+        snapshot = await self._read_coverage(rollout)
         if snapshot is None:
             return False
         try:
@@ -62,7 +62,7 @@ class GenerationSwapper:
         _log.info("generations_swapped", dag=rollout.dag, dag_version=str(rollout.dag_version))
         return True
 
-    async def _covered_as_of(self, rollout: BuildingRollout) -> str | None:
+    async def _read_coverage(self, rollout: BuildingRollout) -> str | None:
         """Return the snapshot in which coverage was complete, or None.
 
         Missing partitions that no task is going to build are requested again.

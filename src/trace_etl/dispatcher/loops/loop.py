@@ -36,7 +36,7 @@ class Loop:
             try:
                 with metrics.LOOP.labels(self.name).time():
                     handled = await self.once()
-                pause = 0.0 if handled else await self._next_pause()
+                pause = 0.0 if handled else await self._compute_pause()
                 failures = 0
             except Exception as error:
                 failures += 1
@@ -48,7 +48,7 @@ class Loop:
             if pause:
                 await self._sleep(pause, stop)
 
-    async def _next_pause(self) -> float:
+    async def _compute_pause(self) -> float:
         due = await self.next_due() if self.next_due else None
         return self.idle if due is None else min(self.idle, max(0.005, due.total_seconds()))
 

@@ -123,7 +123,7 @@ class StorageSweeper:
         )
 
     def _delete_prefix(self, item: UnusedPrefix, keep: frozenset[str]) -> Deleted:
-        prefix = self._key(item)
+        prefix = self._make_key(item)
         deleted = self.store.delete_prefix(prefix, first=SUCCESS_MARKER, keep=keep)
         _log.info("prefix_swept", prefix=prefix, kind=item.kind, **vars(deleted))
         return deleted
@@ -141,10 +141,10 @@ class StorageSweeper:
         return len(measured)
 
     def _measure_prefix(self, item: UnusedPrefix) -> Measured:
-        sizes = [entry.size for entry in self.store.list(self._key(item))]
+        sizes = [entry.size for entry in self.store.list(self._make_key(item))]
         return Measured(item.prefix, len(sizes), sum(sizes))
 
-    def _key(self, item: UnusedPrefix) -> str:
+    def _make_key(self, item: UnusedPrefix) -> str:
         return f"{item.bucket or self.store.org_root(item.org_id)}/{item.prefix}"
 
     # --- batches ----------------------------------------------------------------------------

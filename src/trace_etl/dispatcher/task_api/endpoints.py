@@ -39,7 +39,7 @@ class RpcEndpoint:
     """Whether answers have an ETag, so that a request with `If-None-Match` can get a 304."""
 
 
-def _for_worker(
+def _declare_for_worker(
     name: str,
     path: str,
     summary: str,
@@ -50,7 +50,7 @@ def _for_worker(
     return RpcEndpoint(name, "POST", path, summary, "worker", replies, request, refusals=refusals)
 
 
-def _for_worker_by_id(
+def _declare_for_worker_by_id(
     name: str, path: str, summary: str, reply: type[BaseModel], parameter: str
 ) -> RpcEndpoint:
     refusals = (401, 404, 422, 503)
@@ -59,14 +59,14 @@ def _for_worker_by_id(
     )
 
 
-def _for_sink(
+def _declare_for_sink(
     name: str, path: str, summary: str, reply: type[BaseModel], request: type[BaseModel]
 ) -> RpcEndpoint:
     refusals = (401, 403, 413, 422, 503)
     return RpcEndpoint(name, "POST", path, summary, "sink", (reply,), request, refusals=refusals)
 
 
-def _for_task(
+def _declare_for_task(
     name: str,
     path: str,
     summary: str,
@@ -98,28 +98,28 @@ ENDPOINTS = (
         "none",
         (Health,),
     ),
-    _for_worker(
+    _declare_for_worker(
         "claim",
         "/internal/task-claim",
         "Claim a task: one atomic Queued → Running.",
         (bodies.Claimed, bodies.NotClaimed),
         bodies.Claim,
     ),
-    _for_worker(
+    _declare_for_worker(
         "claim_many",
         "/internal/task-claim-many",
         "Extension: claim up to N ready tasks of a runtime in one call.",
         (bodies.ClaimedMany,),
         bodies.ClaimMany,
     ),
-    _for_worker_by_id(
+    _declare_for_worker_by_id(
         "fetch",
         "/internal/task-fetch",
         "Read a task. If the status is Canceled, the worker must stop and report `Canceled`.",
         bodies.Fetched,
         "task_id",
     ),
-    _for_sink(
+    _declare_for_sink(
         "tables_to_drop",
         "/internal/tables-to-drop",
         "Extension, for the sink: list tables of Postgres data that may be dropped.",
@@ -135,7 +135,7 @@ ENDPOINTS = (
         (bodies.Jwks,),
         cached=True,
     ),
-    _for_task(
+    _declare_for_task(
         "heartbeat",
         "/v1/task/heartbeat",
         "Extend the lease. On 409 the worker must stop immediately.",
@@ -143,7 +143,7 @@ ENDPOINTS = (
         bodies.Heartbeat,
         alias="/internal/heartbeat",
     ),
-    _for_task(
+    _declare_for_task(
         "complete",
         "/v1/task/complete",
         "End the attempt and commit its outputs, events and publications.",
@@ -152,14 +152,14 @@ ENDPOINTS = (
         (CompletionMismatch, OutputNotReady, PartitionOverlap, BrokenLink, RowsChanged),
         "/internal/task-complete",
     ),
-    _for_worker(
+    _declare_for_worker(
         "complete_many",
         "/internal/task-complete-many",
         "Extension: end several attempts in one call, each with its own capability token.",
         (bodies.CompletedMany,),
         bodies.CompleteMany,
     ),
-    _for_task(
+    _declare_for_task(
         "events",
         "/v1/task/events",
         "Record upstream events of a running attempt.",
@@ -167,35 +167,35 @@ ENDPOINTS = (
         events.Events,
         alias="/internal/events",
     ),
-    _for_task(
+    _declare_for_task(
         "logs",
         "/v1/task/logs",
         "Extension: keep a part of the output of a running attempt.",
         bodies.LogAccepted,
         bodies.LogOutput,
     ),
-    _for_task(
+    _declare_for_task(
         "buffer_publish",
         "/v1/task/buffer-publish",
         "Publish a batch to a buffered dataset.",
         bodies.BufferPublishAccepted,
         bodies.BufferPublish,
     ),
-    _for_task(
+    _declare_for_task(
         "credentials",
         "/v1/task/credentials",
         "Get credentials for the objects that the attempt may read and write.",
         credentials.Credentials,
         credentials.CredentialsRequest,
     ),
-    _for_sink(
+    _declare_for_sink(
         "buffer_fetch",
         "/internal/buffer-fetch",
         "Extension, for the sink: read published batches and the columns their rows must have.",
         buffers.BufferBatches,
         buffers.BufferFetch,
     ),
-    _for_sink(
+    _declare_for_sink(
         "buffer_complete",
         "/internal/buffer-complete",
         "Extension, for the sink: confirm that batches were written, or report why they failed.",

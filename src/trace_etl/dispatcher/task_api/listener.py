@@ -91,7 +91,7 @@ class InternalApi:
         self._tokens = tokens
         self._workers = workers
         self._services = services
-        self._openapi = _etagged(_document(self.calls), b"no-cache")
+        self._openapi = _add_etag(_document(self.calls), b"no-cache")
         handlers: dict[str, Handler] = {
             "health": self._health,
             "claim": self._claim,
@@ -118,10 +118,10 @@ class InternalApi:
     # --- handlers ---------------------------------------------------------------------------
 
     async def _health(self, _: Headers, __: bytes, ___: bytes) -> RpcAnswer:
-        return _json(Health(version=__version__))
+        return _make_json(Health(version=__version__))
 
     async def _document(self, headers: Headers, _: bytes, __: bytes) -> RpcAnswer:
-        return _not_modified_or(self._openapi, headers)
+        return _answer_cached(self._openapi, headers)
 
     async def _claim(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._workers.check(headers)
@@ -137,22 +137,22 @@ class InternalApi:
 
     async def _tables_to_drop(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._require_sink(headers)
-        return _json(await self._retired.to_drop(_parse(TablesHeld, body)))
+        return _make_json(await self._retired.to_drop(_parse(TablesHeld, body)))
 
     async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> RpcAnswer:
         # No token: public keys are no secret, and verifiers such as the Query Service hold no worker token.
         # A short lifetime, so that verifiers get a new key soon. They also ask again on an unknown `kid`.
-        keys = _etagged(orjson.dumps(self._tokens.jwks()), b"private, max-age=300")
-        return _not_modified_or(keys, headers)
+        keys = _add_etag(orjson.dumps(self._tokens.jwks()), b"private, max-age=300")
+        return _answer_cached(keys, headers)
 
     async def _heartbeat(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
-        token = _capability_token(headers)
+        token = _read_capability_token(headers)
         caller = self._tokens.verify(token)
         parsed = _parse(bodies.Heartbeat, body)
-        return _json(await self._lifecycle.heartbeat(parsed, caller, token))
+        return _make_json(await self._lifecycle.heartbeat(parsed, caller, token))
 
     async def _complete(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
-        caller = self._tokens.verify(_capability_token(headers))
+        caller = self._tokens.verify(_read_capability_token(headers))
         accepted = await self._lifecycle.complete(_parse(bodies.Complete, body), caller)
         return _ACCEPTED[accepted.task_status]
 
@@ -166,30 +166,30 @@ class InternalApi:
         return RpcAnswer(b'{"results":[%b]}' % b",".join(results))
 
     async def _events(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
-        caller = self._tokens.verify(_capability_token(headers))
-        return _json(await self._lifecycle.events(_parse(events.Events, body), caller))
+        caller = self._tokens.verify(_read_capability_token(headers))
+        return _make_json(await self._lifecycle.events(_parse(events.Events, body), caller))
 
     async def _logs(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
-        caller = self._tokens.verify(_capability_token(headers))
-        return _json(await self._buffers.keep_log(_parse(bodies.LogOutput, body), caller))
+        caller = self._tokens.verify(_read_capability_token(headers))
+        return _make_json(await self._buffers.keep_log(_parse(bodies.LogOutput, body), caller))
 
     async def _buffer_publish(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
-        caller = self._tokens.verify(_capability_token(headers))
+        caller = self._tokens.verify(_read_capability_token(headers))
         parsed = _parse(bodies.BufferPublish, body)
-        return _json(await self._buffers.publish(parsed, caller))
+        return _make_json(await self._buffers.publish(parsed, caller))
 
     async def _credentials(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
-        caller = self._tokens.verify(_capability_token(headers))
+        caller = self._tokens.verify(_read_capability_token(headers))
         minted = await self._minting.mint(_parse(CredentialsRequest, body), caller)
-        return _json(minted)._replace(headers=((b"cache-control", b"no-store"),))
+        return _make_json(minted)._replace(headers=((b"cache-control", b"no-store"),))
 
     async def _buffer_fetch(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._require_sink(headers)
-        return _json(await self._buffers.fetch(_parse(BufferFetch, body)))
+        return _make_json(await self._buffers.fetch(_parse(BufferFetch, body)))
 
     async def _buffer_complete(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._require_sink(headers)
-        return _json(await self._buffers.complete(_parse(BufferComplete, body)))
+        return _make_json(await self._buffers.complete(_parse(BufferComplete, body)))
 
     def _require_sink(self, headers: Headers) -> None:
         """Check that the sink sends the request. Raises Unauthenticated, Forbidden."""
@@ -233,16 +233,16 @@ class InternalApi:
                 raise TooLarge(f"the body exceeds {MAX_BODY_BYTES} bytes")
             return await handler(headers, request.body, query)
         except TraceError as error:
-            return self._refused(error, path)
+            return self._answer_refused(error, path)
         except CONNECTION_ERRORS as error:
             _log.warning("state_unavailable", path=path, error=repr(error))
-            return _problem(Unavailable("Postgres state is unavailable; retry the request"))
+            return _make_problem(Unavailable("Postgres state is unavailable; retry the request"))
         except Exception:
             _log.exception("request_failed", path=path)
-            return _problem(TraceError())
+            return _make_problem(TraceError())
 
-    def _refused(self, error: TraceError, path: str) -> RpcAnswer:
-        answer = _problem(error)
+    def _answer_refused(self, error: TraceError, path: str) -> RpcAnswer:
+        answer = _make_problem(error)
         if isinstance(error, MethodNotAllowed):
             allow = (b"allow", ", ".join(self._routes.get(path, OBJECT_METHODS)).encode())
             return answer._replace(headers=(allow,))
@@ -258,7 +258,7 @@ class InternalApi:
         return handler
 
 
-def _problem(error: TraceError) -> RpcAnswer:
+def _make_problem(error: TraceError) -> RpcAnswer:
     status, document = problem(error)
     return RpcAnswer(
         orjson.dumps(document), status, _EXTRA_HEADERS.get(status, ()), MEDIA_TYPE.encode()
@@ -270,12 +270,12 @@ def _document(calls: tuple[RpcEndpoint, ...]) -> bytes:
     return orjson.dumps(openapi.document(calls))
 
 
-def _etagged(body: bytes, caching: bytes) -> RpcAnswer:
+def _add_etag(body: bytes, caching: bytes) -> RpcAnswer:
     tag = b'"' + hashlib.sha256(body).hexdigest()[:32].encode() + b'"'
     return RpcAnswer(body, headers=((b"cache-control", caching), (b"etag", tag)))
 
 
-def _not_modified_or(answer: RpcAnswer, headers: Headers) -> RpcAnswer:
+def _answer_cached(answer: RpcAnswer, headers: Headers) -> RpcAnswer:
     """Return 304 if the caller's ETag matches."""
     tag = dict(answer.headers)[b"etag"]
     known = headers.get(b"if-none-match", b"").replace(b"W/", b"").split(b",")
@@ -295,13 +295,14 @@ def _parse_headers(pairs: list[tuple[bytes, bytes]]) -> Headers:
     return headers
 
 
-def _json(reply: BaseModel) -> RpcAnswer:
+def _make_json(reply: BaseModel) -> RpcAnswer:
     return RpcAnswer(reply.model_dump_json().encode())
 
 
 # There are few distinct answers, and each is sent thousands of times, so they are rendered once.
 _ACCEPTED = {
-    status.value: _json(bodies.CompleteAccepted(task_status=status.value)) for status in TaskStatus
+    status.value: _make_json(bodies.CompleteAccepted(task_status=status.value))
+    for status in TaskStatus
 }
 
 
@@ -325,7 +326,7 @@ def _explain(error: ValidationError) -> Invalid:
     return from_validation(error.errors(include_url=False)[:_MAX_FAULTS])
 
 
-def _capability_token(headers: Headers) -> str:
+def _read_capability_token(headers: Headers) -> str:
     return headers.get(_CAPABILITY, b"").decode("latin-1")
 
 

@@ -54,11 +54,11 @@ has a cursor: the next attempt gets a new start position."""
 
 def document(calls: tuple[RpcEndpoint, ...] = ENDPOINTS) -> Json:
     """Return the OpenAPI document of these endpoints."""
-    refs, schemas = _schemas(calls)
+    refs, schemas = _collect_schemas(calls)
     paths: dict[str, Json] = {}
     for call in calls:
         for path in (call.path, *call.aliases):
-            paths.setdefault(path, {})[call.method.lower()] = _operation(call, path, refs)
+            paths.setdefault(path, {})[call.method.lower()] = _describe_operation(call, path, refs)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -69,7 +69,7 @@ def document(calls: tuple[RpcEndpoint, ...] = ENDPOINTS) -> Json:
         "paths": paths,
         "components": {
             "schemas": {**schemas, "Problem": _PROBLEM, "Fault": _FAULT},
-            "responses": _refusals(calls),
+            "responses": _describe_refusals(calls),
             "securitySchemes": {
                 name: {"type": "apiKey", "in": "header", "name": header, "description": _AUTH[name]}
                 for name, header in _HEADERS.items()
@@ -109,7 +109,7 @@ _PROBLEM: Json = {
 }
 
 
-def _schemas(calls: tuple[RpcEndpoint, ...]) -> tuple[Refs, Json]:
+def _collect_schemas(calls: tuple[RpcEndpoint, ...]) -> tuple[Refs, Json]:
     requests: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         (call.request, "validation") for call in calls if call.request
     ]
@@ -120,12 +120,12 @@ def _schemas(calls: tuple[RpcEndpoint, ...]) -> tuple[Refs, Json]:
     return {model: ref for (model, _), ref in refs.items()}, definitions["$defs"]
 
 
-def _operation(call: RpcEndpoint, path: str, refs: Refs) -> Json:
+def _describe_operation(call: RpcEndpoint, path: str, refs: Refs) -> Json:
     alias = path != call.path
     operation: Json = {
         "operationId": f"{call.name}_alias" if alias else call.name,
         "summary": call.summary,
-        "responses": _responses(call, refs),
+        "responses": _describe_responses(call, refs),
     }
     if alias:
         operation |= {
@@ -135,21 +135,24 @@ def _operation(call: RpcEndpoint, path: str, refs: Refs) -> Json:
     if call.auth != "none":
         operation["security"] = [{call.auth: []}]
     if call.query:
-        operation["parameters"] = [_parameter(name) for name in call.query]
+        operation["parameters"] = [_describe_parameter(name) for name in call.query]
     if call.request:
-        operation["requestBody"] = {"required": True, "content": _json(refs[call.request])}
+        operation["requestBody"] = {
+            "required": True,
+            "content": _make_json_content(refs[call.request]),
+        }
     return operation
 
 
-def _parameter(name: str) -> Json:
+def _describe_parameter(name: str) -> Json:
     schema = {"type": "string", "format": "uuid"}
     return {"name": name, "in": "query", "required": True, "schema": schema}
 
 
-def _responses(call: RpcEndpoint, refs: Refs) -> Json:
+def _describe_responses(call: RpcEndpoint, refs: Refs) -> Json:
     replies = [refs[reply] for reply in call.replies]
     schema = replies[0] if len(replies) == 1 else {"oneOf": replies}
-    ok: Json = {"description": "Accepted.", "content": _json(schema)}
+    ok: Json = {"description": "Accepted.", "content": _make_json_content(schema)}
     responses: Json = {"200": ok}
     if call.cached:
         text = {"schema": {"type": "string"}}
@@ -157,21 +160,21 @@ def _responses(call: RpcEndpoint, refs: Refs) -> Json:
         responses["304"] = {"description": _MEANING[304]}
     for status in call.refusals:
         responses[str(status)] = {
-            "$ref": f"#/components/responses/{_refusal_name(codes(call, status))}"
+            "$ref": f"#/components/responses/{_name_refusal(codes(call, status))}"
         }
     return responses
 
 
-def _refusals(calls: tuple[RpcEndpoint, ...]) -> Json:
+def _describe_refusals(calls: tuple[RpcEndpoint, ...]) -> Json:
     """Describe every set of refusal codes once."""
     return {
-        _refusal_name(codes(call, status)): _refusal(status, codes(call, status))
+        _name_refusal(codes(call, status)): _describe_refusal(status, codes(call, status))
         for call in calls
         for status in call.refusals
     }
 
 
-def _refusal_name(codes: list[str]) -> str:
+def _name_refusal(codes: list[str]) -> str:
     return "_or_".join(codes)
 
 
@@ -181,13 +184,13 @@ def codes(call: RpcEndpoint, status: int) -> list[str]:
     return [kind.code for kind in (call.conflicts if status == 409 else kinds)]
 
 
-def _refusal(status: int, codes: list[str]) -> Json:
+def _describe_refusal(status: int, codes: list[str]) -> Json:
     constraints = {"properties": {"status": {"const": status}, "code": {"enum": codes}}}
     schema = {"allOf": [{"$ref": f"{_REF}Problem"}, constraints]}
     return {"description": _MEANING[status], "content": {MEDIA_TYPE: {"schema": schema}}}
 
 
-def _json(schema: Json) -> Json:
+def _make_json_content(schema: Json) -> Json:
     return {"application/json": {"schema": schema}}
 
 
@@ -232,12 +235,12 @@ def _add_security_and_refusals(spec: Json) -> Json:
                 operation["security"] = [] if needed == SIGNED else [{"user": []}]
                 operation["x-role"] = needed
                 operation["responses"] |= {
-                    str(status): _user_refusal(status) for status in _USER_REFUSALS[method]
+                    str(status): _describe_user_refusal(status) for status in _USER_REFUSALS[method]
                 }
     return spec
 
 
-def _user_refusal(status: int) -> Json:
+def _describe_user_refusal(status: int) -> Json:
     content = {MEDIA_TYPE: {"schema": {"$ref": f"{_REF}Problem"}}}
     return {"description": {**_MEANING, **_USER_MEANING}[status], "content": content}
 
@@ -252,7 +255,7 @@ def pages(calls: tuple[RpcEndpoint, ...] = ENDPOINTS) -> dict[str, str]:
 
 
 def _page(calls: tuple[RpcEndpoint, ...]) -> str:
-    rows = "\n".join(_row(call) for call in calls)
+    rows = "\n".join(_make_row(call) for call in calls)
     headers = "\n".join(f"- `{_HEADERS[name]}`: {text}" for name, text in _AUTH.items())
     return f"""# Task lifecycle API
 
@@ -271,7 +274,7 @@ A 409 with `lease_lost` has a `reason`: {", ".join(f"`{reason}`" for reason in _
 """
 
 
-def _row(call: RpcEndpoint) -> str:
+def _make_row(call: RpcEndpoint) -> str:
     aliases = ", ".join(f"`{path}`" for path in call.aliases)
     refusals = ", ".join(f"{n} {' '.join(f'`{c}`' for c in codes(call, n))}" for n in call.refusals)
     return (

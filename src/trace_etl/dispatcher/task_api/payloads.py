@@ -83,7 +83,7 @@ class Payloads:
         return (await self._read(conn, task)).payload
 
     def _build_from_cache(self, task: ClaimedTask) -> _ClaimParts | None:
-        """Build without a query. None if anything of it must be read."""
+        """Build the payload without a query; None if a query is needed."""
         common = self._shared.find_revision(task.revision_id)
         if common is None or task.cursor_value is not None or task.invalidation_id is not None:
             return None

@@ -35,7 +35,7 @@ from trace_etl.state.db.pool import Conn
 _PIN_CACHE_SIZE = 1024  # sets of pins
 _MAX_CACHED_PINS = 4096  # characters; longer sets of pins rarely repeat
 PREVIOUS = -1
-"""The place of the previous output among the pins: it is read, but is no input."""
+"""The index of the previous output among the inputs of a pin: it is read, but it is not an input."""
 _PREVIOUS_INPUT = "previous output"  # not the name of an input, which is an identifier
 
 
@@ -158,7 +158,7 @@ class SharedParts:
             "update_strategy": revision.update_strategy,
             "unique_key": revision.unique_key,
             "columns": out.columns,
-            "storage_ref": self._output_ref(revision, out, PLACEHOLDER),
+            "storage_ref": self._make_output_ref(revision, out, PLACEHOLDER),
         }
 
     def _grant_output(self, revision: Revision, out: RevisionOutput) -> DatasetGrant:
@@ -166,16 +166,18 @@ class SharedParts:
         ref = (
             table_ref(hot_table(out.dataset_uuid, out.dataset_version))
             if is_table
-            else self._output_ref(revision, out)
+            else self._make_output_ref(revision, out)
         )
         return DatasetGrant(out.dataset_uuid, out.dataset_version, ref, out.name)
 
-    def _output_ref(
+    def _make_output_ref(
         self, revision: Revision, out: RevisionOutput, attempt_prefix: str = ""
     ) -> dict[str, str]:
         operator = OPERATORS.get(revision.operator)
         suffix = operator.output_format(revision.config) if operator else PARQUET
-        return self.object_ref(revision.org_id, _output_prefix(out) + attempt_prefix, f"*.{suffix}")
+        return self.object_ref(
+            revision.org_id, _find_output_prefix(out) + attempt_prefix, f"*.{suffix}"
+        )
 
     # --- once per set of pins -----------------------------------------------------------------
 
@@ -249,7 +251,7 @@ def parse_pins(pins: str | None) -> dict[int, PinnedInput]:
     }
 
 
-def _output_prefix(out: RevisionOutput) -> str:
+def _find_output_prefix(out: RevisionOutput) -> str:
     if out.columns is not None:
         return buffer_prefix(out.dataset_uuid)
     return generation_prefix(out.dataset_uuid, out.dataset_version)

@@ -114,7 +114,9 @@ class PemSigner:
 
     def jwks(self) -> dict[str, Any]:
         self._watched.refresh()
-        return {"keys": [_jwk(kid, key.public_key()) for kid, key in sorted(self._keys.items())]}
+        return {
+            "keys": [_make_jwk(kid, key.public_key()) for kid, key in sorted(self._keys.items())]
+        }
 
     def _load(self) -> None:
         keys: dict[str, ec.EllipticCurvePrivateKey] = {}
@@ -133,9 +135,9 @@ class PemSigner:
         self._newest = max(keys)
 
 
-def _jwk(kid: str, key: ec.EllipticCurvePublicKey) -> dict[str, str]:
+def _make_jwk(kid: str, key: ec.EllipticCurvePublicKey) -> dict[str, str]:
     point = key.public_numbers()
-    x, y = (_base64(n.to_bytes(32, "big")).decode() for n in (point.x, point.y))
+    x, y = (_encode_base64(n.to_bytes(32, "big")).decode() for n in (point.x, point.y))
     return {"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": kid, "x": x, "y": y}
 
 
@@ -190,8 +192,8 @@ class TaskTokens:
         scope["iat"] = issued_at
         scope["exp"] = expires_at
         scope["jti"] = f"{self._series}{next(self._numbers):08x}"
-        message = b"%b.%b" % (_header(kid), _base64(orjson.dumps(scope)))
-        return (b"%b.%b" % (message, _base64(self._signer.sign(kid, message)))).decode()
+        message = b"%b.%b" % (_encode_header(kid), _encode_base64(orjson.dumps(scope)))
+        return (b"%b.%b" % (message, _encode_base64(self._signer.sign(kid, message)))).decode()
 
     def verify(self, token: str | None) -> Capability:
         """Verify a token and return its capability. Raises Unauthenticated."""
@@ -200,7 +202,7 @@ class TaskTokens:
         if self._generation != self._signer.generation():
             self._generation = self._signer.generation()
             self._known.clear()  # tokens of a removed key are no longer valid
-        capability = self._known.get(_fingerprint(token))
+        capability = self._known.get(_hash_token(token))
         if capability is None:
             capability = self._verify(token)
             self._store(token, capability)
@@ -236,32 +238,32 @@ class TaskTokens:
                 leeway=_CLOCK_SKEW,
                 options={"require": _REQUIRED, "strict_aud": True},
             )
-            return _capability(claims)
+            return _read_capability(claims)
         except (jwt.PyJWTError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise Unauthenticated("the capability token is not valid") from error
 
     def _store(self, token: str, capability: Capability) -> None:
-        self._known[_fingerprint(token)] = capability
+        self._known[_hash_token(token)] = capability
         if len(self._known) > self._cache_size:
             self._known.popitem(last=False)
 
 
 @lru_cache(maxsize=16)
-def _header(kid: str) -> bytes:
-    return _base64(orjson.dumps({"alg": "ES256", "kid": kid, "typ": "JWT"}))
+def _encode_header(kid: str) -> bytes:
+    return _encode_base64(orjson.dumps({"alg": "ES256", "kid": kid, "typ": "JWT"}))
 
 
-def _base64(data: bytes) -> bytes:
+def _encode_base64(data: bytes) -> bytes:
     # The same result as `base64.urlsafe_b64encode`, without its intermediate copies.
     return binascii.b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=")
 
 
-def _fingerprint(token: str) -> bytes:
+def _hash_token(token: str) -> bytes:
     """Return a cache key that does not reveal the token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-def _capability(claims: dict[str, Any]) -> Capability:
+def _read_capability(claims: dict[str, Any]) -> Capability:
     if claims["sub"] != f"task:{claims['task_id']}":
         raise ValueError("sub and task_id differ")
     if type(claims["attempt"]) is not int:
@@ -271,7 +273,7 @@ def _capability(claims: dict[str, Any]) -> Capability:
     s3 = claims["s3"]
     if {type(claims["datasets"]), *(type(s3[k]) for k in _PREFIXES)} != {list}:
         raise ValueError("datasets and prefixes are lists")
-    grants = [_dataset_grant(entry) for entry in claims["datasets"]]
+    grants = [_read_dataset_grant(entry) for entry in claims["datasets"]]
     writes = frozenset(str(p) for p in s3["write_prefixes"])
     checked = {UUID(text) for text in claims.get("doubts", [])}
     return Capability(
@@ -287,11 +289,11 @@ def _capability(claims: dict[str, Any]) -> Capability:
         },
         scope=claims.get("scope"),
         reads=parse_reads(claims),
-        prefixes=_attempt_prefixes(s3),
+        prefixes=_read_attempt_prefixes(s3),
     )
 
 
-def _dataset_grant(entry: dict[str, Any]) -> DatasetGrant:
+def _read_dataset_grant(entry: dict[str, Any]) -> DatasetGrant:
     return DatasetGrant(
         UUID(entry["dataset_uuid"]),
         UUID(entry["dataset_version"]),
@@ -300,7 +302,7 @@ def _dataset_grant(entry: dict[str, Any]) -> DatasetGrant:
     )
 
 
-def _attempt_prefixes(s3: dict[str, Any]) -> AttemptPrefixes | None:
+def _read_attempt_prefixes(s3: dict[str, Any]) -> AttemptPrefixes | None:
     if "scratch_prefix" not in s3:
         return None
     return AttemptPrefixes(str(s3["scratch_prefix"]), str(s3["export_prefix"]))

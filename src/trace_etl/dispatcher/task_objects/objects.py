@@ -80,7 +80,7 @@ class TaskObjects:
     tokens: TaskTokens
     scopes: AttemptScopes
     max_bytes: int
-    """Of one object."""
+    """The maximum size of one object."""
     written: WrittenBytes
 
     async def answer(

@@ -7,7 +7,7 @@ from trace_etl.model.errors import TooLarge
 from trace_etl.model.task import Fence
 
 MIN_OBJECT_BYTES = 4096
-"""What an object counts at least: each one also needs a file."""
+"""Bytes counted for each object besides its content: it also needs a file."""
 _MAX_ATTEMPTS = 10_000
 
 

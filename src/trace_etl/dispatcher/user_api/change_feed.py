@@ -77,12 +77,12 @@ class ChangeFeed:
         org = self._orgs.get(org_id, _OrgListeners())
         if org.listeners[user] >= self._max_per_user:
             raise TooManyRequests(
-                f"you follow the change stream {self._max_per_user} times, as often as one user may"
+                f"you follow the change stream {self._max_per_user} times, the maximum for one user"
                 " (TRACE_CHANGES_CLIENTS_PER_USER); end one of these streams"
             )
         if self.listeners >= self._max_listeners:
             raise Unavailable(
-                f"{self._max_listeners} clients follow the change stream, as many as one Dispatcher"
+                f"{self._max_listeners} clients follow the change stream, the maximum that one Dispatcher"
                 " serves (TRACE_CHANGES_CLIENTS); try again later"
             )
         self._orgs[org_id] = org

@@ -1,15 +1,15 @@
 """Plan and deploy DAG files without delaying other requests."""
 
 import asyncio
-import os
 import pickle
 import signal
 import sys
 from asyncio.subprocess import PIPE
+from collections.abc import Mapping
 from typing import cast
 from uuid import UUID
 
-from trace_etl.api.user.dags import PlanRequest
+from trace_etl.api.user.dags import DeployRequest, PlanRequest
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dispatcher.user_api import deploys
@@ -39,15 +39,20 @@ class DeployRunner:
     """
 
     def __init__(
-        self, pool: Pool, state_dsn: str, secrets: WebhookSecrets, runtimes: Runtimes
+        self,
+        pool: Pool,
+        state_dsn: str,
+        secrets: WebhookSecrets,
+        runtimes: Runtimes,
+        environment: Mapping[str, str],
     ) -> None:
         self._pool, self._state_dsn, self._secrets = pool, state_dsn, secrets
-        self._runtimes = runtimes
+        self._runtimes, self._environment = runtimes, environment
         names = SlotNames("plans and deploys of large DAGs")
         self._slots = FairSlots(_SLOTS, _SLOTS_PER_USER, _MAX_WAITING_PER_USER, names)
 
-    async def run(self, org_id: UUID, user: str, body: PlanRequest) -> bytes:
-        """Deploy a DeployRequest, or plan any other request. Returns the reply as JSON.
+    async def run(self, org_id: UUID, user: str, body: PlanRequest | DeployRequest) -> bytes:
+        """Deploy or plan a DAG file. Returns the reply as JSON.
 
         Raises Invalid with all faults and their positions, NameTaken, DeployConflict,
         TooManyRequests and Unavailable.
@@ -58,7 +63,7 @@ class DeployRunner:
                 return await deploys.answer(self._pool, self._secrets, org_id, dag, body)
         async with self._slots.take(f"{org_id}/{user}", _WAIT_SECONDS):
             call = Call(self._state_dsn, self._secrets, self._runtimes, org_id, body, _LIMITS)
-            return await _run_process(call)
+            return await _run_process(call, self._environment)
 
     async def _is_large(self, org_id: UUID, dag: Dag) -> bool:
         """Return whether the deployed version has many jobs. Then a plan over it is large, too."""
@@ -66,10 +71,10 @@ class DeployRunner:
             return await dags.has_more_jobs(conn, org_id, dag.name, than=_FEW_JOBS)
 
 
-async def _run_process(call: Call) -> bytes:
+async def _run_process(call: Call, environment: Mapping[str, str]) -> bytes:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "trace_etl.dispatcher.user_api.deploy_process"),
-        env=_select_environment(),
+        env=environment,
         stdin=PIPE,
         stdout=PIPE,
     )
@@ -92,12 +97,3 @@ async def _run_process(call: Call) -> bytes:
     if isinstance(result, TraceError):
         raise result
     return result
-
-
-def _select_environment() -> dict[str, str]:
-    """Return the variables that Python and libpq use, without the Dispatcher's credentials."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in ("PATH", "PYTHONPATH", "HOME") or name.startswith("PG")
-    }

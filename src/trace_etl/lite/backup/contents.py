@@ -93,16 +93,16 @@ SELECT count(*)::bigint AS rows, coalesce(sum(hashtextextended(t::text, 0)), 0):
 def describe(state: Conn, data: Conn) -> Contents:
     """Describe both databases of a server that nothing else uses."""
     return Contents(
-        migrations=_names(state, _MIGRATIONS, "name"),
-        orgs=_names(state, _ORGS, "org_id"),
+        migrations=_list_names(state, _MIGRATIONS, "name"),
+        orgs=_list_names(state, _ORGS, "org_id"),
         datasets=[DatasetSummary(**row) for row in state.execute(_DATASETS)],
-        tables=[_describe_table(data, name) for name in _names(data, _TABLES, "name")],
+        tables=[_describe_table(data, name) for name in _list_names(data, _TABLES, "name")],
         prefixes=[StoredPrefix(**row) for row in state.execute(_PREFIXES)],
         batches=[StoredBatch(**row) for row in state.execute(_BATCHES)],
     )
 
 
-def _names(conn: Conn, query: LiteralString, column: str) -> list[str]:
+def _list_names(conn: Conn, query: LiteralString, column: str) -> list[str]:
     return [row[column] for row in conn.execute(query)]
 
 

@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -125,11 +126,11 @@ def _list_directories(data: Path) -> list[str]:
 
 
 def _list_home(home: Home, with_secrets: bool) -> list[tuple[str, Path]]:
-    if not with_secrets:
-        return []
-    files = [file for file in (home.config, home.runtimes) if file.is_file()]
-    for name in _SECRETS:
-        files += sorted(path for path in (home.path / name).rglob("*") if path.is_file())
+    """List the files that users wrote, and with secrets also the settings and keys."""
+    roots = [home.runtimes, home.programs]
+    if with_secrets:
+        roots += [home.config, *(home.path / name for name in _SECRETS)]
+    files = [path for root in roots for path in [root, *sorted(root.rglob("*"))] if path.is_file()]
     return [(f"home/{path.relative_to(home.path)}", path) for path in files]
 
 
@@ -140,7 +141,9 @@ def _add_files(
     entries: list[Entry] = []
     for name, path in files:
         with path.open("rb") as file:
-            entries.append(_add(writer, name, file, path.stat().st_size, meter))
+            status = os.fstat(file.fileno())
+            entry = _add(writer, name, file, status.st_size, meter)
+        entries.append(replace(entry, is_executable=bool(status.st_mode & stat.S_IXUSR)))
     return entries
 
 
@@ -198,7 +201,7 @@ def _list_objects(store: ObjectStore, found: Contents) -> Iterator[_Object]:
 def _list_partitions(store: ObjectStore, found: Contents) -> Iterator[_Object]:
     """List one generation at a time: one request per partition would take long on S3."""
     generations = groupby(
-        found.prefixes, key=lambda ref: (ref.org_id, ref.bucket, _generation(ref.prefix))
+        found.prefixes, key=lambda ref: (ref.org_id, ref.bucket, _cut_attempt(ref.prefix))
     )
     for (org_id, bucket, generation), refs in generations:
         wanted = {f"{bucket}/{ref.prefix}": ref for ref in refs}
@@ -214,7 +217,7 @@ def _list_partitions(store: ObjectStore, found: Contents) -> Iterator[_Object]:
             yield from (_Object(org_id, bucket, files[prefix][name]) for name in names)
 
 
-def _generation(prefix: str) -> str:
+def _cut_attempt(prefix: str) -> str:
     """Return the prefix without its task and attempt."""
     return "/".join(prefix.split("/")[:-3]) + "/"
 

@@ -42,7 +42,7 @@ class Account:
         """
         words = list(command)
         if not self.is_ours and not _has_name(self.uid):
-            numbers = [str(number) for number in (self.uid, self.gid, _named_uid())]
+            numbers = [str(number) for number in (self.uid, self.gid, _read_chosen_uid())]
             words = [sys.executable, "-I", "-S", _NAMED_USER, *numbers, *words]
         other = not self.is_ours and _has_name(self.uid)
         return subprocess.run(
@@ -100,7 +100,7 @@ def _has_name(uid: int) -> bool:
     return True
 
 
-def _named_uid() -> int:
+def _read_chosen_uid() -> int:
     return max(entry.pw_uid for entry in pwd.getpwall())
 
 

@@ -36,9 +36,9 @@ class Software:
 
 def find(major: int | None = None) -> Software:
     """Find the newest installation, optionally of one major version. Raises PostgresMissing."""
-    found = [s for s in map(_inspect, _wheel_directories()) if s]
+    found = [s for s in map(_inspect, _list_wheel_directories()) if s]
     if not found:
-        found = [s for s in map(_inspect, _system_directories()) if s]
+        found = [s for s in map(_inspect, _list_system_directories()) if s]
     suitable = [s for s in found if major in (None, s.major)]
     if suitable:
         return max(suitable, key=lambda s: [int(n) for n in re.findall(r"\d+", s.version)])
@@ -68,7 +68,7 @@ def made_reachable(software: Software, account: Account, place: Path) -> Softwar
     return Software(copy / _WHEEL / software.directory.name, software.version)
 
 
-def _wheel_directories() -> list[Path]:
+def _list_wheel_directories() -> list[Path]:
     # find_spec does not import the package, which would cost time.
     spec = importlib.util.find_spec(_WHEEL)
     if spec is None or not spec.submodule_search_locations:
@@ -76,7 +76,7 @@ def _wheel_directories() -> list[Path]:
     return sorted(Path(spec.submodule_search_locations[0]).glob("pginstall*"))
 
 
-def _system_directories() -> list[Path]:
+def _list_system_directories() -> list[Path]:
     return sorted(path for path in _SYSTEM.glob("*") if path.is_dir())
 
 

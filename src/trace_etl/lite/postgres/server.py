@@ -123,7 +123,7 @@ class EmbeddedPostgres:
         private_files.make_directory(self.directory)
         known = SUPERUSER in passwords.read(self.passfile)
         password = passwords.ensure(self.passfile, [SUPERUSER])[SUPERUSER]
-        major = self._data_version()
+        major = self._read_data_version()
         found = binaries.find(major)
         self._software = binaries.made_reachable(found, self.account, _SOFTWARE)
         if major is not None and self.data.stat().st_uid != self.account.uid:
@@ -183,7 +183,7 @@ class EmbeddedPostgres:
 
     def evict(self, *, grace: float = 10.0) -> None:
         """Stop an orphaned server of this data directory; delete a stale pid file."""
-        left = _postmaster(self.data)
+        left = _find_postmaster(self.data)
         if left is None:
             # Another program may have the pid now, which would keep Postgres from starting.
             (self.data / "postmaster.pid").unlink(missing_ok=True)
@@ -220,7 +220,7 @@ class EmbeddedPostgres:
                 "which does not exist or was moved into another home",
                 f"restore {linked.parent}; to start with an empty database, delete the link",
             )
-        if (running := _postmaster(linked)) is not None:
+        if (running := _find_postmaster(linked)) is not None:
             raise HomeUnusable(
                 f"the database of this home is in use by process {running.pid}, perhaps of the home "
                 "that this one was copied from",
@@ -234,7 +234,7 @@ class EmbeddedPostgres:
         partial.rename(self.directory)
         shutil.rmtree(linked.parent, ignore_errors=True)
 
-    def _data_version(self) -> int | None:
+    def _read_data_version(self) -> int | None:
         mark = self.data / "PG_VERSION"
         return int(mark.read_text()) if mark.exists() else None
 
@@ -309,17 +309,17 @@ class EmbeddedPostgres:
             except psycopg.OperationalError as refused:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     self.stop()
-                    raise self._not_started(server.port) from refused
+                    raise self._describe_failed_start(server.port) from refused
             time.sleep(_POLL)
 
-    def _not_started(self, port: int) -> StackError:
+    def _describe_failed_start(self, port: int) -> StackError:
         tail = self.log.read_text(errors="replace")[-800:].strip()
         if "could not bind" in tail and not is_free(port):
             return PortTaken(f"port {port} (postgres) is taken by {holder(port)}", "choose another")
         return PostgresFailed(f"Postgres did not start: {tail}")
 
 
-def _postmaster(data: Path) -> psutil.Process | None:
+def _find_postmaster(data: Path) -> psutil.Process | None:
     """Return the server that runs in a data directory. The pid file may be stale, or a copy."""
     try:
         process = psutil.Process(int((data / "postmaster.pid").read_text().partition("\n")[0]))

@@ -56,14 +56,14 @@ class LogFollower:
     _positions: dict[Path, int] = field(default_factory=dict[Path, int], init=False)
 
     def __post_init__(self) -> None:
-        self._positions = {path: path.stat().st_size for path in self._files()}
+        self._positions = {path: path.stat().st_size for path in self._list_files()}
 
     def lines(self) -> list[Line]:
         """Read the lines since the last call, ordered by time."""
-        fresh = [line for path in self._files() for line in self._read(path)]
+        fresh = [line for path in self._list_files() for line in self._read(path)]
         return sorted(fresh, key=lambda line: line.at)
 
-    def _files(self) -> list[Path]:
+    def _list_files(self) -> list[Path]:
         return sorted(self.directory.glob("*.log"))
 
     def _read(self, path: Path) -> list[Line]:

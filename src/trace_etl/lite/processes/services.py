@@ -116,13 +116,13 @@ def write_credentials(home: Home, passfile: Path) -> None:
 def list_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackService]:
     """Describe the service processes, each with only the environment that it needs."""
     services = [
-        _dispatcher(plan),
-        *(_worker(plan, number) for number in range(1, plan.workers + 1)),
-        _functions(plan),
-        _sink(plan),
+        _describe_dispatcher(plan),
+        *(_describe_worker(plan, number) for number in range(1, plan.workers + 1)),
+        _describe_functions(plan),
+        _describe_sink(plan),
         _query(plan),
-        _scheduler(plan),
-        _console(plan),
+        _describe_scheduler(plan),
+        _describe_console(plan),
     ]
     # A setting of one service must not reach another service through the user's shell.
     ours = {name for service in services for name in service.environment}
@@ -134,7 +134,7 @@ def list_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackSe
 
 
 def _limit_keys(service: StackService, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Give AWS credentials only to services that use the object store, and secrets only to their users."""
+    """Give AWS credentials only to services that use objects, and secrets to those that pass them on."""
     withheld = () if "TRACE_OBJECTS_URL" in service.environment else ("AWS_",)
     if "TRACE_SECRETS_DIR" not in service.environment:
         withheld = (*withheld, VARIABLE)
@@ -146,7 +146,7 @@ def inherited_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def _service(
+def _describe_service(
     plan: Blueprint,
     module: str,
     environment: Mapping[str, str],
@@ -183,24 +183,24 @@ def _service(
     )
 
 
-def _server_tls(home: Home) -> dict[str, str]:
-    certificate, key = _server_certificate(home)
+def _set_server_tls(home: Home) -> dict[str, str]:
+    certificate, key = _find_server_certificate(home)
     return {"TRACE_TLS_CERT": str(certificate), "TRACE_TLS_KEY": str(key)}
 
 
-def _server_certificate(home: Home) -> tuple[Path, Path]:
+def _find_server_certificate(home: Home) -> tuple[Path, Path]:
     return home.tls / "server.pem", home.tls / "server.key"
 
 
-def _runtimes(home: Home) -> dict[str, str]:
+def _set_runtimes_file(home: Home) -> dict[str, str]:
     """Name the file with the runtimes of this stack, if it has one."""
     return {"TRACE_RUNTIMES_FILE": str(home.runtimes)} if home.runtimes.exists() else {}
 
 
-def _dispatcher(plan: Blueprint) -> StackService:
+def _describe_dispatcher(plan: Blueprint) -> StackService:
     home, urls, dsns = plan.home, plan.connection, plan.dsns("dispatcher")
     environment = {
-        **_server_tls(home),
+        **_set_server_tls(home),
         "TRACE_STATE_DSN": dsns.state,
         "TRACE_QUEUE_DSN": dsns.queue,
         "TRACE_API_HOST": LOOPBACK,
@@ -214,13 +214,13 @@ def _dispatcher(plan: Blueprint) -> StackService:
         "TRACE_WORKER_TOKENS_FILE": str(home.worker_token),
         **plan.objects.settings,
         "TRACE_SECRETS_DIR": str(home.secrets),
-        "TRACE_INVOKER_SOCKET": str(_functions_directory(home) / "invoke.sock"),
+        "TRACE_INVOKER_SOCKET": str(_find_functions_directory(home) / "invoke.sock"),
         "TRACE_ORG_ID": LOCAL_ORG,
-        **_runtimes(home),
+        **_set_runtimes_file(home),
     }
     read = [
         home.runtimes,
-        *_server_certificate(home),
+        *_find_server_certificate(home),
         home.task_keys,
         home.certificate_keys,
         home.user_public_keys,
@@ -230,14 +230,14 @@ def _dispatcher(plan: Blueprint) -> StackService:
     ]
     read += plan.objects.read
     return replace(
-        _service(plan, "dispatcher", environment, read=read, write=[home.objects]),
+        _describe_service(plan, "dispatcher", environment, read=read, write=[home.objects]),
         is_ready=probes.http(urls.ca, urls.api_url, urls.internal_url),
         where=urls.api_url,
         after=("postgres",),
     )
 
 
-def _worker(plan: Blueprint, number: int) -> StackService:
+def _describe_worker(plan: Blueprint, number: int) -> StackService:
     """Describe a worker. Its operator hosts can use a part of its files only."""
     home = plan.home
     name = "worker" if plan.workers == 1 else f"worker-{number}"
@@ -260,24 +260,26 @@ def _worker(plan: Blueprint, number: int) -> StackService:
         "TRACE_SECRETS_DIR": str(home.secrets),
         "TRACE_ORG_ID": LOCAL_ORG,
         "TRACE_HOST_PATHS": json.dumps(asdict(hosts)) if hosts else "null",
-        **_runtimes(home),
+        **_set_runtimes_file(home),
     }
     read = [home.runtimes, home.worker_token.parent, home.secrets, operators, *shared]
-    service = _service(plan, "worker", environment, name, read=read, write=[home.objects, spark])
+    service = _describe_service(
+        plan, "worker", environment, name, read=read, write=[home.objects, spark]
+    )
     return replace(service, is_ready=probes.announced(ready_file), grace=15.0)
 
 
-def _functions_directory(home: Home) -> Path:
+def _find_functions_directory(home: Home) -> Path:
     return private_files.make_directory(home.path / "functions")
 
 
-def _functions(plan: Blueprint) -> StackService:
+def _describe_functions(plan: Blueprint) -> StackService:
     """Describe the worker of user-defined functions.
 
     It restricts itself: its first child mounts the file systems of sandboxes, which Landlock forbids.
     """
     home = plan.home
-    directory = _functions_directory(home)
+    directory = _find_functions_directory(home)
     environment = {
         "TRACE_DISPATCHER_URL": plan.connection.internal_url,
         "TRACE_QUERY_URL": plan.connection.query_url,
@@ -288,9 +290,9 @@ def _functions(plan: Blueprint) -> StackService:
         "TRACE_INVOKER_SOCKET": str(directory / "invoke.sock"),
         "TRACE_WORKER_ID": "functions",
         "TRACE_READY_FILE": str(home.ready_file("functions")),
-        **_runtimes(home),
+        **_set_runtimes_file(home),
     }
-    service = _service(
+    service = _describe_service(
         plan,
         "worker.functions",
         environment,
@@ -309,7 +311,7 @@ def _functions(plan: Blueprint) -> StackService:
     )
 
 
-def _sink(plan: Blueprint) -> StackService:
+def _describe_sink(plan: Blueprint) -> StackService:
     home, dsns = plan.home, plan.dsns("sink")
     environment = {
         "TRACE_DISPATCHER_URL": plan.connection.internal_url,
@@ -320,7 +322,7 @@ def _sink(plan: Blueprint) -> StackService:
         "TRACE_READY_FILE": str(home.ready_file("sink")),
     }
     return replace(
-        _service(
+        _describe_service(
             plan,
             "sink",
             environment,
@@ -333,7 +335,7 @@ def _sink(plan: Blueprint) -> StackService:
 def _query(plan: Blueprint) -> StackService:
     home, dsns = plan.home, plan.dsns("query")
     environment = {
-        **_server_tls(home),
+        **_set_server_tls(home),
         "TRACE_STATE_DSN": dsns.reader,
         "TRACE_DATA_DSN": dsns.data_reader,
         "TRACE_QUERY_HOST": LOOPBACK,
@@ -342,30 +344,35 @@ def _query(plan: Blueprint) -> StackService:
         **plan.objects.settings,
         "TRACE_DISPATCHER_URL": plan.connection.internal_url,
     }
-    read = [*_server_certificate(home), home.user_public_keys, home.objects, *plan.objects.read]
+    read = [
+        *_find_server_certificate(home),
+        home.user_public_keys,
+        home.objects,
+        *plan.objects.read,
+    ]
     return replace(
-        _service(plan, "query", environment, read=read, write=[home.scratch]),
+        _describe_service(plan, "query", environment, read=read, write=[home.scratch]),
         is_ready=probes.http(plan.connection.ca, plan.connection.query_url),
         where=plan.connection.query_url,
         after=("postgres",),
     )
 
 
-def _scheduler(plan: Blueprint) -> StackService:
+def _describe_scheduler(plan: Blueprint) -> StackService:
     home = plan.home
     environment = {
-        **_server_tls(home),
+        **_set_server_tls(home),
         "TRACE_API_URL": plan.connection.api_url,
         "TRACE_SERVICE_TOKEN_FILE": str(home.service_tokens["scheduler"]),
         "TRACE_SCHEDULER_HOST": LOOPBACK,
         "TRACE_SCHEDULER_PORT": plan.port("scheduler"),
     }
     where = f"https://{LOOPBACK}:{plan.port('scheduler')}"
-    service = _service(plan, "scheduler", environment, read=_server_certificate(home))
+    service = _describe_service(plan, "scheduler", environment, read=_find_server_certificate(home))
     return replace(service, where=where)
 
 
-def _console(plan: Blueprint) -> StackService:
+def _describe_console(plan: Blueprint) -> StackService:
     urls = plan.connection
     url = urls.console_url or ""
     environment = {
@@ -375,7 +382,7 @@ def _console(plan: Blueprint) -> StackService:
         "TRACE_CONSOLE_PORT": plan.port("console"),
     }
     return replace(
-        _service(plan, "console", environment),
+        _describe_service(plan, "console", environment),
         is_ready=probes.http(urls.ca, url),
         where=url,
     )

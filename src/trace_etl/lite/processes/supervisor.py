@@ -69,7 +69,7 @@ class Supervisor:
             asyncio.create_task(self._stopping.wait()),
         ]
         try:
-            await _first_failure_or_end(keepers, *events)
+            await _wait_for_failure_or_end(keepers, *events)
         finally:
             await _cancel([*keepers, *events])
             await self._shut_down()
@@ -173,7 +173,7 @@ class Supervisor:
             self.log.event("record_not_written", "error", error=str(error))
 
 
-async def _first_failure_or_end(
+async def _wait_for_failure_or_end(
     keepers: list[asyncio.Task[None]], *events: asyncio.Task[None]
 ) -> None:
     """Wait until the last event happens. A keeper task ends only by failing."""

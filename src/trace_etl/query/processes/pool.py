@@ -128,7 +128,7 @@ class QueryProcess:
             raise _explain_end(await asyncio.shield(self.ended), limits) from error
         self.is_busy = False
         if kind == frames.FAILED:
-            raise _raised(content)
+            raise _make_error(content)
         return content
 
 
@@ -136,7 +136,7 @@ async def _refuse_piece(piece: bytes) -> None:
     raise TraceError("a query process sends rows that were not requested")
 
 
-def _raised(content: bytes) -> TraceError:
+def _make_error(content: bytes) -> TraceError:
     error, cause = frames.decode_error(content)
     if type(error) in (TraceError, Unavailable):
         _log.error("query_failed", code=error.code, cause=cause)

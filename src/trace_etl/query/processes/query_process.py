@@ -38,11 +38,11 @@ def serve(channel: socket.socket, parent: int, limits: QueryLimits) -> None:
     _confine(parent)
     guard, engines, snapshots = SqlGuard(), Engines(), HeldSnapshot()
     engines.prepare(limits)
-    base_memory = _used_memory()
+    base_memory = _measure_memory()
     max_memory = base_memory + _OVERHEAD_BYTES
     is_unfinished = False
     # A process that keeps much memory is replaced, but not between the calls of one query.
-    while is_unfinished or _used_memory() <= max_memory:
+    while is_unfinished or _measure_memory() <= max_memory:
         frames.send(channel, frames.READY, b"")
         frame = frames.receive(channel)
         if frame is None:
@@ -63,7 +63,7 @@ def serve(channel: socket.socket, parent: int, limits: QueryLimits) -> None:
                 _check(channel, guard, request["sql"], request["params"])
         except Exception as error:  # the service raises it again
             frames.send(channel, frames.FAILED, frames.encode_error(error))
-        if not is_unfinished and _used_memory() > max_memory:
+        if not is_unfinished and _measure_memory() > max_memory:
             engines.drop_kept()
         engines.prepare(limits)
 
@@ -89,9 +89,9 @@ class Engines:
     def use(
         self, caller: str, key: bytes | None, limits: QueryLimits
     ) -> Generator[tuple[duckdb.DuckDBPyConnection, bool]]:
-        """Use an engine, and learn whether it has the views already. It is kept for the same key.
+        """Yield an engine, and whether it has the views already. Afterwards keep it for the key.
 
-        An engine whose query failed, or that has no key, is closed; all are for another caller.
+        An engine without a key, or whose query failed, is closed. Another caller closes all.
         """
         if caller != self._caller:
             self.drop_kept()
@@ -193,7 +193,7 @@ def _send_rows(channel: socket.socket, piece: Piece) -> None:
 
 
 def _confine(parent: int) -> None:
-    """Give up what a query process does not need: writing files and starting programs."""
+    """Forbid this process to write files and to start programs, and end it with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -217,7 +217,7 @@ def _limit_resources(limits: QueryLimits, base_memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (memory, resource.RLIM_INFINITY))
 
 
-def _used_memory() -> int:
+def _measure_memory() -> int:
     """Return the memory that RLIMIT_DATA counts, in bytes."""
     if not _MEMORY_STATUS.exists():
         return 0

@@ -87,7 +87,7 @@ class QueryRun:
         except duckdb.Error as error:
             raise self._translate_error(self._find_cause(engine, error)) from error
         except MemoryError as error:
-            raise self._too_large() from error
+            raise self._make_size_error() from error
 
     def _start(self, engine: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
         return engine.execute(self.sql, self.params)
@@ -110,19 +110,19 @@ class QueryRun:
         if self.budget.failure is not None:
             return self.budget.failure
         if isinstance(error, duckdb.OutOfMemoryException):
-            return self._too_large()
-        if isinstance(error, _ENGINE_FAILURES) or self._names_a_file(error):
+            return self._make_size_error()
+        if isinstance(error, _ENGINE_FAILURES) or self._is_about_a_file(error):
             return Unavailable(
                 "cannot read the pinned files; the log of the Query Service has the details"
             )
         if isinstance(error, duckdb.PermissionException):
             return Invalid([Fault("sql", "reads something that is not a published dataset")])
-        return Invalid([_sql_fault(str(error))])
+        return Invalid([_parse_sql_fault(str(error))])
 
-    def _too_large(self) -> QueryLimitExceeded:
+    def _make_size_error(self) -> QueryLimitExceeded:
         return QueryTooLarge.of(f"needed more than {self.limits.memory} of memory")
 
-    def _names_a_file(self, error: duckdb.Error) -> bool:
+    def _is_about_a_file(self, error: duckdb.Error) -> bool:
         # The SQL guard rejects file names in SQL, so this file is missing or damaged.
         message = str(error)
         return any(file in message for view in self.views for file in view.files)
@@ -195,8 +195,8 @@ def _create_view(
         engine.register(view.name, table)
         return
     else:
-        engine.register(_table_name(view), table)
-        query = f"SELECT * FROM {quote_name(_table_name(view))}"  # noqa: S608
+        engine.register(_name_table(view), table)
+        query = f"SELECT * FROM {quote_name(_name_table(view))}"  # noqa: S608
         types = {f.name: str(f.type) for f in table.schema}
         if view.files:
             query = _add_hot_part(view, query, table.schema.names)
@@ -218,7 +218,7 @@ def _make_table(columns: list[dict[str, str]], rows: list[list[Any]]) -> Any:
     return pa.table(arrays, names=[column["name"] for column in columns])
 
 
-def _table_name(view: DatasetView) -> str:
+def _name_table(view: DatasetView) -> str:
     """Return a name that no query can use: a dataset's name has no space."""
     return f"{view.name} table"
 
@@ -275,7 +275,7 @@ def _select_text(view: DatasetView, files: str) -> str:
     return f"SELECT * FROM read_csv({files}, {options})"  # noqa: S608
 
 
-def _sql_fault(message: str) -> Fault:
+def _parse_sql_fault(message: str) -> Fault:
     """Turn a message of DuckDB into a fault, without its line excerpt and hints about settings."""
     excerpt = _LINE_EXCERPT.search(message)
     line = int(excerpt[1]) if excerpt else None

@@ -25,7 +25,7 @@ def _convert_other(value: object) -> Any:
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, timedelta):
-        return _iso_duration(value)
+        return _format_duration(value)
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, dict):
@@ -45,7 +45,7 @@ def _name_non_finite(value: float) -> str:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def _iso_duration(value: timedelta) -> str:
+def _format_duration(value: timedelta) -> str:
     sign = "-" if value < timedelta(0) else ""
     value = abs(value)
     seconds = f"{value.seconds}.{value.microseconds:06d}".rstrip("0").rstrip(".")

@@ -28,12 +28,12 @@ def render_where(view: DatasetView, types: dict[str, str]) -> str:
         problem = f"the `where` of input {view.name!r} names a column that it does not have"
         raise Invalid([Fault("sql", f"{problem}: {unknown[0]}; correct it in the DAG")])
     return " AND ".join(
-        f"{quote_name(name)} IN ({', '.join(_render_value(v, types[name]) for v in _as_list(value))})"
+        f"{quote_name(name)} IN ({', '.join(_render_value(v, types[name]) for v in _convert_to_list(value))})"
         for name, value in view.where.items()
     )
 
 
-def _as_list(value: object) -> list[Any]:
+def _convert_to_list(value: object) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else [value]
 
 

@@ -123,22 +123,22 @@ def narrow_block_range(
 
     Arrow decides whether a filter can match within a range, so this works for any filter.
     """
-    if not _may_match(row_filter, schema, _between(first, last)):
+    if not _may_match(row_filter, schema, _make_range_condition(first, last)):
         return None
     low, high = first, last
     while low < high:  # search the first block that may match
         middle = (low + high) // 2
-        found = _may_match(row_filter, schema, _between(first, middle))
+        found = _may_match(row_filter, schema, _make_range_condition(first, middle))
         low, high = (low, middle) if found else (middle + 1, high)
     start, high = low, last
     while low < high:  # search the last block that may match
         middle = (low + high + 1) // 2
-        found = _may_match(row_filter, schema, _between(middle, last))
+        found = _may_match(row_filter, schema, _make_range_condition(middle, last))
         low, high = (middle, high) if found else (low, middle - 1)
     return start, low
 
 
-def _between(first: int, last: int) -> Any:
+def _make_range_condition(first: int, last: int) -> Any:
     block = _arrow.field(_BLOCK)
     return (block >= first) & (block <= last)
 

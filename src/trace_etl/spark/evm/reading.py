@@ -22,7 +22,12 @@ BUNDLE_SCHEMA: Any = pa.schema(
     [("table", pa.string()), ("first_block", pa.int64()), ("slice", pa.binary())]
 )
 _LINKS_SCHEMA: Any = pa.schema(
-    [("number", pa.int64()), ("hash", pa.binary()), ("parent", pa.binary())]
+    [
+        ("number", pa.int64()),
+        ("hash", pa.binary()),
+        ("parent", pa.binary()),
+        ("time", pa.int64()),
+    ]
 )
 
 
@@ -38,7 +43,7 @@ def read_range(options: EvmOptions, partition: InputPartition) -> Iterator[Any]:
     """Yield the record batches of a partition, in chain order."""
     assert isinstance(partition, BlockRange)
     source, columns = options.source, options.columns
-    # The driver has made a job wait that may not read provisional blocks.
+    # A job that may not read provisional blocks has already waited on the driver.
     is_provisional = options.finality == "provisional" and check_finality(
         source, partition.end, options.finality
     )
@@ -95,5 +100,6 @@ def _build_slice(table: str, chunk: BlockChunk, chain_id: int, choice: ColumnCho
         parse_integers(column("number")),
         parse_binary(column("hash")),
         parse_binary(column("parentHash")),
+        parse_integers(column("timestamp")),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_LINKS_SCHEMA)

@@ -67,11 +67,11 @@ def cast_to_declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
         if column["name"] not in frame.columns and not column["nullable"]:
             raise BadSql(f"output {output.name}: the result has no column {column['name']}")
     return frame.select(
-        *(F.col(quote_name(n)).cast(_spark_type(types[n])).alias(n) for n in frame.columns)
+        *(F.col(quote_name(n)).cast(_choose_spark_type(types[n])).alias(n) for n in frame.columns)
     )
 
 
-def _spark_type(declared: str) -> str:
+def _choose_spark_type(declared: str) -> str:
     full = parse_type(declared)
     return full.spark if full else declared
 

@@ -47,7 +47,7 @@ def check_names(output: str, schema: StructType, *, is_table: bool = False) -> N
     `is_table` is for outputs in Postgres, which allows shorter names.
     """
     for number, field in enumerate(schema.fields, start=1):
-        for name in (field.name, *_nested_names(field.dataType)):
+        for name in (field.name, *_list_nested_names(field.dataType)):
             if problem := _find_problem(name):
                 raise BadColumn(f"output {output}, column {number} ({name[:80]!r}): {problem}")
         size = len(field.name.encode())
@@ -68,13 +68,13 @@ def _find_problem(name: str) -> str | None:
     return None
 
 
-def _nested_names(kind: DataType) -> Iterator[str]:
+def _list_nested_names(kind: DataType) -> Iterator[str]:
     if isinstance(kind, StructType):
         for field in kind.fields:
             yield field.name
-            yield from _nested_names(field.dataType)
+            yield from _list_nested_names(field.dataType)
     elif isinstance(kind, ArrayType):
-        yield from _nested_names(kind.elementType)
+        yield from _list_nested_names(kind.elementType)
     elif isinstance(kind, MapType):
-        yield from _nested_names(kind.keyType)
-        yield from _nested_names(kind.valueType)
+        yield from _list_nested_names(kind.keyType)
+        yield from _list_nested_names(kind.valueType)

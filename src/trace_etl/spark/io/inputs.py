@@ -55,7 +55,7 @@ def open_partition(task_input: TaskInput, partition: InputPartition, store: Obje
 
 
 def read_made_from(partition: InputPartition, store: ObjectStore) -> list[str] | None:
-    """Return the digests of what a partition was made from, if it can be added to."""
+    """Return the digests of the inputs of a partition, if new input partitions can be added to it."""
     return _read_marker("previous output", partition, store).made_from
 
 
@@ -90,7 +90,7 @@ def load(
     limits = [] if _are_inside(partitions, scope) else _list_limits(schema, scope)
     if time_range is not None and task_input.time_column is not None:
         limits = [*limits, *_list_time_limits(task_input, schema, time_range)]
-    conditions = [*map(_to_condition, limits), *where_columns(task_input, schema)]
+    conditions = [*map(_make_condition, limits), *where_columns(task_input, schema)]
     scan = Scan(store, tuple(keys), to_arrow_schema(schema, timezone="UTC"), tuple(limits))
     frame = _filter_rows(read_files(spark, schema, scan), conditions)
     # The `where` of an edge compares by the rules of SQL, which Arrow does not have.
@@ -188,13 +188,13 @@ def _list_time_limits(
     if column not in schema.names:
         raise BadTask(f"input {task_input.name}, time: there is no column {column}")
     kind = schema[column].dataType
-    start, end = (_to_bound(time, kind) for time in time_range)
+    start, end = (_convert_bound(time, kind) for time in time_range)
     if isinstance(kind, DateType) and start == end:
         raise BadTask(f"input {task_input.name}, time: {column} is a date; use `partition_by: day`")
     return [Limit(column, ">=", start), Limit(column, "<", end)]
 
 
-def _to_bound(time: datetime, kind: DataType) -> Any:
+def _convert_bound(time: datetime, kind: DataType) -> Any:
     if isinstance(kind, IntegralType):
         return int(time.timestamp())
     if isinstance(kind, DateType):
@@ -205,7 +205,7 @@ def _to_bound(time: datetime, kind: DataType) -> Any:
 _COMPARE = {">": gt, ">=": ge, "<": lt, "<=": le}
 
 
-def _to_condition(limit: Limit) -> Column:
+def _make_condition(limit: Limit) -> Column:
     return _COMPARE[limit.operator](F.col(quote_name(limit.column)), F.lit(limit.value))
 
 

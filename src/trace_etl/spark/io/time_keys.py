@@ -38,11 +38,11 @@ def _list_keys(item: TaskInput, scan: Scan, unit: str) -> list[str]:
     if column not in scan.schema.names:
         raise BadTask(f"input {item.name}, time: there is no column {column}")
     field = scan.schema.field(column)
-    kind = _second_type(item, field.type)
+    kind = _choose_second_type(item, field.type)
     found: set[int] = set()
     narrow = Scan(scan.store, scan.keys, pa.schema([field]))
     for batch in narrow.batches():
-        seconds = _to_seconds(batch.column(0), kind)
+        seconds = _convert_to_seconds(batch.column(0), kind)
         buckets = pc.unique(pc.floor(pc.divide(pc.cast(seconds, pa.float64()), TIME_SECONDS[unit])))
         found.update(int(value) for value in buckets.to_pylist() if value is not None)
         if len(found) > _MAX_KEYS:
@@ -53,7 +53,7 @@ def _list_keys(item: TaskInput, scan: Scan, unit: str) -> list[str]:
     return [_format_key(bucket * TIME_SECONDS[unit], unit, item) for bucket in sorted(found)]
 
 
-def _second_type(item: TaskInput, kind: Any) -> str:
+def _choose_second_type(item: TaskInput, kind: Any) -> str:
     if pa.types.is_integer(kind):
         return "seconds"
     if pa.types.is_timestamp(kind):
@@ -66,7 +66,7 @@ def _second_type(item: TaskInput, kind: Any) -> str:
     )
 
 
-def _to_seconds(values: Any, kind: str) -> Any:
+def _convert_to_seconds(values: Any, kind: str) -> Any:
     if kind == "seconds":
         return pc.cast(values, pa.int64())
     micros = pc.cast(pc.cast(values, pa.timestamp("us")), pa.int64())

@@ -88,7 +88,7 @@ class Frame:
     invalidations: Sequence[Invalidation] = ()
     """Invalidations of inputs, reported with the completion."""
     made_from: Sequence[str] | None = None
-    """Digests of the input partitions, if a later task can add rows of others to these."""
+    """Digests of the input partitions, if a later task can add the rows of new ones to this output."""
 
     def write(self, targets: Mapping[str, OutputFile]) -> WrittenFiles:
         target, schema = targets[self.output].with_suffix(self.suffix), self.schemas()[self.output]
@@ -177,7 +177,7 @@ class Split:
 
 @dataclass(frozen=True)
 class NativeFiles:
-    """Outputs that a native program wrote as Parquet files. They are written again in our own form."""
+    """Outputs that a native program wrote as Parquet files. They are written again with our own settings."""
 
     files: Mapping[str, Any]
     remove: Callable[[], None]

@@ -59,7 +59,7 @@ def run(context: OperatorContext, config: IngestConfig) -> Bundle | Split:
 
 
 def _choose_finality(context: OperatorContext, config: IngestConfig) -> Finality:
-    """A task that reads provisional blocks again waits until they are final."""
+    """Return the finality of a task: one that reads provisional blocks again needs final blocks."""
     parameters = context.task.parameters
     return "finalized" if parameters is not None and parameters.recheck else config.finality
 

@@ -34,14 +34,16 @@ def join_lookup(
     for name in names.values():
         if name.lower() in existing:
             raise BadTask(f"enrich: the first input already has a column {name}; set `prefix`")
-    keys = [_column(right).alias(f"{_KEY}{n}") for n, right in enumerate(config.on.values())]
-    values = [_column(column).alias(name) for column, name in names.items()]
+    keys = [_quote_column(right).alias(f"{_KEY}{n}") for n, right in enumerate(config.on.values())]
+    values = [_quote_column(column).alias(name) for column, name in names.items()]
     side = lookup.select(*keys, *values)
     if config.matches == "one":
         side = _keep_smallest(side, list(names.values()))
     matches = [base[_quote(left)] == side[f"{_KEY}{n}"] for n, left in enumerate(config.on)]
     joined = base.join(F.broadcast(side) if is_small else side, matches, config.how)
-    return joined.select(*(base[_quote(c)] for c in base.columns), *map(_column, names.values()))
+    return joined.select(
+        *(base[_quote(c)] for c in base.columns), *map(_quote_column, names.values())
+    )
 
 
 def _keep_smallest(lookup: DataFrame, values: list[str]) -> DataFrame:
@@ -49,7 +51,7 @@ def _keep_smallest(lookup: DataFrame, values: list[str]) -> DataFrame:
     keys = [name for name in lookup.columns if name.startswith(_KEY)]
     if not values:
         return lookup.dropDuplicates(keys)
-    least = lookup.groupBy(*keys).agg(F.min(F.struct(*map(_column, values))).alias("least"))
+    least = lookup.groupBy(*keys).agg(F.min(F.struct(*map(_quote_column, values))).alias("least"))
     return least.select(*keys, *(F.col("least").getField(name).alias(name) for name in values))
 
 
@@ -77,5 +79,5 @@ def _quote(name: str) -> str:
     return quote_name(name)
 
 
-def _column(name: str) -> Column:
+def _quote_column(name: str) -> Column:
     return F.col(_quote(name))

@@ -35,7 +35,7 @@ class ProgramFailed(OperatorError, code="program_failed"):
 
 
 class ProgramRefused(OperatorError, code="program_failed", retryable=False):
-    """The program said that another attempt would fail as well."""
+    """The program reported that another attempt would fail as well."""
 
 
 def run(context: OperatorContext, config: NativeConfig) -> NativeFiles:
@@ -117,7 +117,7 @@ class _Program:
             code, answer = self._exchange(process, request)
         finally:
             over.set()
-            _kill(process.pid)  # children that it left
+            _kill(process.pid)  # children that it started and did not end
             process.wait()
         self.context.check()
         return _read_result(code, answer)

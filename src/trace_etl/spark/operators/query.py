@@ -18,42 +18,46 @@ def run(context: OperatorContext, config: QueryConfig) -> Frame:
     result = run_select(context, config.sql)
     if config.format == "parquet":
         return result
-    text = _to_json_lines(result.frame) if config.format == "json" else _to_csv(result.frame)
+    text = (
+        _convert_to_json_lines(result.frame)
+        if config.format == "json"
+        else _convert_to_csv(result.frame)
+    )
     # `is_ordered` keeps the writer from sorting by block: a text file keeps the SELECT's order.
     return replace(result, frame=text, suffix=config.format, is_ordered=True)
 
 
-def _to_json_lines(frame: DataFrame) -> DataFrame:
+def _convert_to_json_lines(frame: DataFrame) -> DataFrame:
     """Convert each row to one JSON text with every field, including nulls."""
     row = F.struct(
-        *(_to_readable(F.col(quote_name(f.name)), f.dataType).alias(f.name) for f in frame.schema)
+        *(_make_readable(F.col(quote_name(f.name)), f.dataType).alias(f.name) for f in frame.schema)
     )
     return frame.select(F.to_json(row, {"ignoreNullFields": "false"}).alias("line"))
 
 
-def _to_csv(frame: DataFrame) -> DataFrame:
+def _convert_to_csv(frame: DataFrame) -> DataFrame:
     """Convert every column to one that a CSV cell can hold: nested values become JSON."""
     return frame.select(
-        *(_to_cell(F.col(quote_name(f.name)), f.dataType).alias(f.name) for f in frame.schema)
+        *(_convert_cell(F.col(quote_name(f.name)), f.dataType).alias(f.name) for f in frame.schema)
     )
 
 
-def _to_cell(column: Column, kind: DataType) -> Column:
-    readable = _to_readable(column, kind)
+def _convert_cell(column: Column, kind: DataType) -> Column:
+    readable = _make_readable(column, kind)
     return F.to_json(readable) if isinstance(kind, ArrayType | StructType | MapType) else readable
 
 
-def _to_readable(column: Column, kind: DataType) -> Column:
+def _make_readable(column: Column, kind: DataType) -> Column:
     """Convert bytes to 0x… text, also inside nested values."""
     if isinstance(kind, BinaryType):
         return F.concat(F.lit("0x"), F.lower(F.hex(column)))
     if isinstance(kind, ArrayType):
-        return F.transform(column, lambda item: _to_readable(item, kind.elementType))
+        return F.transform(column, lambda item: _make_readable(item, kind.elementType))
     if isinstance(kind, MapType):
-        return F.transform_values(column, lambda _, value: _to_readable(value, kind.valueType))
+        return F.transform_values(column, lambda _, value: _make_readable(value, kind.valueType))
     if isinstance(kind, StructType):
         fields = [
-            _to_readable(column.getField(f.name), f.dataType).alias(f.name) for f in kind.fields
+            _make_readable(column.getField(f.name), f.dataType).alias(f.name) for f in kind.fields
         ]
         return F.when(column.isNotNull(), F.struct(*fields))
     return column

@@ -69,7 +69,7 @@ def _run_over(context: OperatorContext, query: CheckedQuery, inputs: Sequence[In
 
 
 def _run_whole(context: OperatorContext, query: CheckedQuery) -> Frame:
-    """Return the result over all partitions of the only input: from new ones only, if that is the same."""
+    """Return the result over all partitions of the only input. Reads only new ones if that gives the same."""
     task, store = context.task, context.settings.objects
     [task_input] = task.inputs
     digests = increments.list_digests(task_input)

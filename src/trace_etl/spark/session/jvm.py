@@ -178,7 +178,7 @@ def build_command(
     """Return the command line of a JVM with Spark's jars. Raises SparkNotStarted."""
     return [
         f"{home}/bin/java",
-        *_java_flags(home),
+        *_choose_java_flags(home),
         *_cache_flags(home, flags),
         *flags,
         f"-Xmx{memory}",
@@ -195,7 +195,7 @@ def class_cache(home: Path) -> Path | None:
     if _read_major_version(home) < _CACHE_MINIMUM_JAVA:
         return None
     key = hashlib.sha256((home / "release").read_bytes())
-    key.update(repr((str(home), _java_flags(home))).encode())
+    key.update(repr((str(home), _choose_java_flags(home))).encode())
     for jar in _find_jars():
         key.update(repr((str(jar), jar.stat().st_size, jar.stat().st_mtime_ns)).encode())
     return Path(sys.prefix) / "share" / "trace" / f"spark-{key.hexdigest()[:16]}.aot"
@@ -209,7 +209,7 @@ def _cache_flags(home: Path, flags: Sequence[str]) -> tuple[str, ...]:
     return (f"-XX:AOTCache={cache}",) if cache is not None and cache.is_file() else ()
 
 
-def _java_flags(home: Path) -> tuple[str, ...]:
+def _choose_java_flags(home: Path) -> tuple[str, ...]:
     return (*FLAGS, *(FLAGS_SINCE_24 if _read_major_version(home) >= 24 else ()))
 
 

@@ -26,7 +26,7 @@ _THREADS = Path("/proc/self/task")
 
 
 def import_modules() -> bool:
-    """Import what workers use. Returns whether this process may fork: it has one thread."""
+    """Import what workers use. Returns whether this process has one thread and may therefore fork."""
     os.environ.update(_WITHOUT_THREADS)
     for name in _MODULES:
         importlib.import_module(name)
@@ -34,9 +34,9 @@ def import_modules() -> bool:
 
 
 def _count_threads() -> int | None:
-    """Count the threads of this process, also those that Python does not know; None if unknown.
+    """Count the threads of this process, including those that Python does not know; None if unknown.
 
-    Each is a directory in /proc. Landlock forbids to list them, but not to ask for their number.
+    Each is a directory in /proc. Landlock forbids listing them, but not reading their number.
     """
     try:
         return _THREADS.stat().st_nlink - 2

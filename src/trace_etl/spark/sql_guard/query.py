@@ -67,13 +67,13 @@ def _bind_parameters(jvm: Any, plan: Any, parameters: Mapping[str, SqlParameter]
     names, values = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()
     for name, parameter in parameters.items():
         names.add(name)
-        values.add(_to_literal(jvm, parameter))
+        values.add(_make_literal(jvm, parameter))
     to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
     query = jvm.org.apache.spark.sql.catalyst.analysis.NameParameterizedQuery
     return query(plan, to_seq(names), to_seq(values))
 
 
-def _to_literal(jvm: Any, parameter: SqlParameter) -> Any:
+def _make_literal(jvm: Any, parameter: SqlParameter) -> Any:
     expressions = jvm.org.apache.spark.sql.catalyst.expressions
     literal, companion = expressions.Literal, getattr(expressions, "Literal$")
     make = getattr(companion, "MODULE$").apply

@@ -84,7 +84,7 @@ async def insert_generations(
     """Insert the missing generations. Returns the generation of each dataset."""
     shared = find_buffered_outputs(dag)
     rows = [
-        _generation_row(
+        _make_generation_row(
             datasets[job.name, output], hashes[job.name], shared.get((job.name, output))
         )
         for job in dag.jobs
@@ -102,7 +102,7 @@ async def insert_generations(
     }
 
 
-def _generation_row(
+def _make_generation_row(
     dataset_uuid: UUID, job_hash: str, shared: BufferedDataset | None
 ) -> dict[str, Any]:
     """Return a generation row, identified by the job's hash or by the buffered declaration."""

@@ -47,7 +47,7 @@ async def insert_revisions(
     }
     rows = [
         {
-            **_revision_columns(job),
+            **_make_revision_columns(job),
             "job_id": str(jobs[job.name]),
             "definition_hash": hashes[job.name],
             "generation_hash": generations[job.name],
@@ -71,7 +71,7 @@ def _identify_columns(dag: Dag, job: Job) -> str:
     return "".join(added)
 
 
-def _revision_columns(job: Job) -> dict[str, Any]:
+def _make_revision_columns(job: Job) -> dict[str, Any]:
     definition = job_definition(job)
     columns = {k: v for k, v in definition.items() if k not in ("name", "inputs", "outputs")}
     return {**columns, "definition": definition}

@@ -58,8 +58,8 @@ async def start_upload(
     await _end(conn, org_id, user, name)
     if await _fetch_value(conn, _COUNT_OPEN, values) >= MAX_OPEN:
         raise TooManyRequests(
-            f"you have {MAX_OPEN} unfinished uploads, as many as one user may; finish one, or start one"
-            " of the same name again to replace it"
+            f"you have {MAX_OPEN} unfinished uploads, the maximum for one user; finish one, or start"
+            " one of the same name again to replace it"
         )
     if await _fetch_value(conn, _IS_BEING_SWEPT, values):
         raise Unavailable("the object of an earlier upload of this content is being deleted")
@@ -167,7 +167,7 @@ class EndedUpload:
     """Whether a bundle or another upload has the same content."""
 
 
-# An hour: a finalization that runs while its upload is replaced stores its object before that.
+# After an hour, a finalization that ran while its upload was replaced has stored its object.
 _TAKE = """
 UPDATE udf_uploads u SET swept_at = now()
  WHERE u.upload_id IN (

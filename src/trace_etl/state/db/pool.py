@@ -103,7 +103,7 @@ async def transaction(pool: Pool) -> AsyncGenerator[Conn]:
 
 @asynccontextmanager
 async def single_statements(pool: Pool) -> AsyncGenerator[Conn]:
-    """Take a connection on which each statement is its own transaction: two round trips fewer.
+    """Take a connection on which each statement is a transaction, which saves two round trips.
 
     Raises Invalid like `transaction`.
     """
@@ -151,11 +151,6 @@ class ReusedConnections:
         self._pool = pool
         self._max_idle = max_idle
         self._idle: list[Conn] = []
-
-    @property
-    def idle_count(self) -> int:
-        """The number of connections that are checked out but not in use."""
-        return len(self._idle)
 
     async def use(self, step: Callable[[Conn], Awaitable[_T]]) -> _T:
         """Run a step on a connection that no other caller uses meanwhile."""

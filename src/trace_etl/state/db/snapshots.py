@@ -18,7 +18,7 @@ async def snapshot(pool: Pool) -> AsyncGenerator[Conn]:
 
 @asynccontextmanager
 async def read_snapshot(conn: Conn) -> AsyncGenerator[None]:
-    """The same on a connection without a transaction."""
+    """Let every statement of the block see the same committed state, on a given connection."""
     async with conn.transaction():
         await conn.execute(_REPEATABLE_READ)
         yield

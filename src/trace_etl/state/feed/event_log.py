@@ -5,8 +5,8 @@ from uuid import UUID
 
 from trace_etl.api.body import Name
 from trace_etl.api.user.events import EventItem
-from trace_etl.api.user.jobs import SourceKind
 from trace_etl.api.user.triggers import TriggerItem
+from trace_etl.model.dag import SourceKind
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import (

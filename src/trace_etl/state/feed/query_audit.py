@@ -1,31 +1,31 @@
 """The record of all queries: who read which datasets. It never has the text of a query."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from trace_etl.api.user.audit import AuditItem
 from trace_etl.state.db.pool import Conn, rows_as_json
 from trace_etl.state.db.rows import NewestFirstKey, fetch_all, newest_first_values
 
 
-@dataclass(frozen=True)
+@dataclass
 class AuditRow:
-    """One query: its caller, its result and what it read."""
+    """One query: its caller, its result and what it read. The last fields are set while it runs."""
 
-    query_id: UUID
-    asked_at: datetime
     org_id: UUID
-    user_name: str | None
-    task_id: UUID | None
-    attempt: int | None
-    outcome: str
-    datasets: list[dict[str, Any]]
-    row_count: int
-    byte_count: int
-    elapsed_ms: float
+    user_name: str | None = None
+    task_id: UUID | None = None
+    attempt: int | None = None
+    query_id: UUID = field(default_factory=uuid4)
+    asked_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    outcome: str = "ok"
+    datasets: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    row_count: int = 0
+    byte_count: int = 0
+    elapsed_ms: float = 0.0
 
 
 # The role of the Query Service reads by default. It may only insert, so nothing is returned.

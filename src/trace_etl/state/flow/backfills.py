@@ -197,14 +197,14 @@ async def lock_job(conn: Conn, job_id: UUID) -> None:
 
 async def find_same(conn: Conn, new: NewBackfill) -> tuple[UUID, str] | None:
     """Find the backfill that the same request created before, with its state."""
-    row = await (await conn.execute(_FIND_SAME, _values(new))).fetchone()
+    row = await (await conn.execute(_FIND_SAME, _make_values(new))).fetchone()
     return (row[0], row[1]) if row else None
 
 
 async def create(conn: Conn, new: NewBackfill, chunks: Sequence[Chunk]) -> UUID:
     """Create a backfill with its chunks. A backfill without a chunk to build is complete immediately."""
     empty = not any(c.action in ("build", "rebuild") for c in chunks)
-    (row,) = await (await conn.execute(_CREATE, {**_values(new), "empty": empty})).fetchall()
+    (row,) = await (await conn.execute(_CREATE, {**_make_values(new), "empty": empty})).fetchall()
     backfill_id: UUID = row[0]
     values: dict[str, object] = {
         "backfill_id": backfill_id,
@@ -217,7 +217,7 @@ async def create(conn: Conn, new: NewBackfill, chunks: Sequence[Chunk]) -> UUID:
     return backfill_id
 
 
-def _values(new: NewBackfill) -> dict[str, Any]:
+def _make_values(new: NewBackfill) -> dict[str, Any]:
     return {
         "org_id": new.org_id,
         "job_id": new.target.job_id,
@@ -254,7 +254,7 @@ async def get_backfill(conn: Conn, org_id: UUID, backfill_id: UUID) -> BackfillI
     rows = await fetch_dicts(conn, _GET, {"org_id": org_id, "backfill_id": backfill_id})
     if not rows:
         raise NotFound(f"no backfill {backfill_id}; `trace backfills` lists them")
-    return _as_item(rows[0])
+    return _make_item(rows[0])
 
 
 @dataclass(frozen=True)
@@ -267,10 +267,10 @@ async def list_backfills(
 ) -> list[BackfillItem]:
     """List one page of an org's backfills, newest first."""
     rows = await fetch_dicts(conn, _LIST, newest_first_values(org_id, filters, after, limit))
-    return [_as_item(row) for row in rows]
+    return [_make_item(row) for row in rows]
 
 
-def _as_item(row: dict[str, Any]) -> BackfillItem:
+def _make_item(row: dict[str, Any]) -> BackfillItem:
     rate, seconds_left = estimate_time_left(
         row["recent_blocks"], row["blocks_left"], row["recent_seconds"]
     )

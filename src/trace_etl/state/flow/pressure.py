@@ -185,14 +185,14 @@ async def replace_pauses(conn: Conn, wanted: list[NewPause]) -> int:
         values = {"job_ids": [job for job, _ in ended], "by_job_ids": [by for _, by in ended]}
         await conn.execute(_DELETE_PAUSES, values)
     if changed:
-        await conn.execute(_UPSERT_PAUSES, _as_columns(changed))
+        await conn.execute(_UPSERT_PAUSES, _split_columns(changed))
     job_ids = {job for job, _ in ended} | {p.job_id for p in changed}
     if job_ids:
         await apply_pauses(conn, sorted(job_ids))
     return len(job_ids)
 
 
-def _as_columns(pauses: list[NewPause]) -> dict[str, object]:
+def _split_columns(pauses: list[NewPause]) -> dict[str, object]:
     return {
         "job_ids": [p.job_id for p in pauses],
         "by_job_ids": [p.by_job_id for p in pauses],

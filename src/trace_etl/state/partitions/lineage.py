@@ -72,33 +72,10 @@ async def get_writer(conn: Conn, dataset_version: UUID, partition_key: str) -> t
 
 
 _NEIGHBOURS = """
-WITH RECURSIVE made_from AS NOT MATERIALIZED (
-    SELECT d.dataset_uuid, i.dataset_uuid AS input_uuid
-      FROM dataset_producers d JOIN jobs j ON j.job_id = d.job_id
-      JOIN job_inputs i ON i.revision_id = j.revision_id
-), read_by AS NOT MATERIALIZED (
-    SELECT i.dataset_uuid, o.dataset_uuid AS output_uuid
-      FROM job_inputs i JOIN jobs j ON j.revision_id = i.revision_id AND j.active
-      JOIN job_outputs o ON o.revision_id = j.revision_id
-), above (depth, dataset_uuid) AS (
-    SELECT 1, input_uuid FROM made_from WHERE dataset_uuid = %(dataset_uuid)s
-     UNION
-    SELECT a.depth + 1, m.input_uuid FROM above a JOIN made_from m USING (dataset_uuid)
-     WHERE a.depth < %(max_depth)s
-), below (depth, dataset_uuid) AS (
-    SELECT 1, output_uuid FROM read_by WHERE dataset_uuid = %(dataset_uuid)s
-     UNION
-    SELECT b.depth + 1, r.output_uuid FROM below b JOIN read_by r USING (dataset_uuid)
-     WHERE b.depth < %(max_depth)s
-), found AS (
-    SELECT 'up' AS direction, * FROM above
-     UNION ALL
-    SELECT 'down', * FROM below
-)
-SELECT f.direction, min(f.depth) AS depth, n.dataset, n.dag, n.job, n.output, n.dataset_uuid
-  FROM found f JOIN named_outputs n USING (dataset_uuid)
- GROUP BY f.direction, n.dataset, n.dag, n.job, n.output, n.dataset_uuid
- ORDER BY depth, n.dag, n.job, n.output
+SELECT w.direction, w.depth, n.dataset, n.dag, n.job, n.output, n.dataset_uuid
+  FROM walk_lineage(%(dataset_uuid)s, %(dataset_version)s, %(max_depth)s) w
+  JOIN named_outputs n USING (dataset_uuid)
+ ORDER BY w.depth, n.dag, n.job, n.output
 """
 
 
@@ -106,52 +83,25 @@ async def get_dataset_lineage(
     conn: Conn, dataset_uuid: UUID
 ) -> tuple[list[LineageDataset], list[LineageDataset]]:
     """List the datasets upstream and downstream of a dataset, by the deployed definitions."""
-    rows = await fetch_dicts(
-        conn, _NEIGHBOURS, {"dataset_uuid": dataset_uuid, "max_depth": _MAX_DEPTH}
-    )
-    return (
-        [LineageDataset(**row) for row in rows if row["direction"] == "up"],
-        [LineageDataset(**row) for row in rows if row["direction"] == "down"],
-    )
-
-
-# Each generation belongs to the revisions of jobs that write it, and these name the generations that they
-# read. An input of another DAG has no generation: the current one is meant.
-_AS_OF = """
-WITH RECURSIVE made_from AS NOT MATERIALIZED (
-    SELECT o.dataset_version AS version, i.dataset_uuid AS input_uuid,
-           coalesce(i.dataset_version, d.dataset_version) AS input_version
-      FROM job_outputs o JOIN job_inputs i ON i.revision_id = o.revision_id
-      JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
-), above (depth, version) AS (
-    SELECT 1, input_version FROM made_from WHERE version = %(dataset_version)s
-     UNION
-    SELECT a.depth + 1, m.input_version FROM above a JOIN made_from m USING (version)
-     WHERE a.depth < %(max_depth)s
-), below (depth, version) AS (
-    SELECT 1, version FROM made_from WHERE input_version = %(dataset_version)s
-     UNION
-    SELECT b.depth + 1, m.version FROM below b JOIN made_from m ON m.input_version = b.version
-     WHERE b.depth < %(max_depth)s
-), found AS (
-    SELECT 'up' AS direction, * FROM above
-     UNION ALL
-    SELECT 'down', * FROM below
-)
-SELECT f.direction, min(f.depth) AS depth, n.dataset, n.dag, n.job, n.output, n.dataset_uuid
-  FROM found f JOIN dataset_versions v ON v.dataset_version = f.version
-  JOIN named_outputs n USING (dataset_uuid)
- GROUP BY f.direction, n.dataset, n.dag, n.job, n.output, n.dataset_uuid
- ORDER BY depth, n.dag, n.job, n.output
-"""
+    return await _list_neighbours(conn, dataset_uuid=dataset_uuid)
 
 
 async def get_generation_lineage(
     conn: Conn, dataset_version: UUID
 ) -> tuple[list[LineageDataset], list[LineageDataset]]:
     """List the datasets upstream and downstream of a generation, by the definitions that made it."""
-    values = {"dataset_version": dataset_version, "max_depth": _MAX_DEPTH}
-    rows = await fetch_dicts(conn, _AS_OF, values)
+    return await _list_neighbours(conn, dataset_version=dataset_version)
+
+
+async def _list_neighbours(
+    conn: Conn, *, dataset_uuid: UUID | None = None, dataset_version: UUID | None = None
+) -> tuple[list[LineageDataset], list[LineageDataset]]:
+    values = {
+        "dataset_uuid": dataset_uuid,
+        "dataset_version": dataset_version,
+        "max_depth": _MAX_DEPTH,
+    }
+    rows = await fetch_dicts(conn, _NEIGHBOURS, values)
     return (
         [LineageDataset(**row) for row in rows if row["direction"] == "up"],
         [LineageDataset(**row) for row in rows if row["direction"] == "down"],

@@ -101,11 +101,11 @@ async def commit(
 
 @dataclass
 class _CommitDecisions:
-    """What becomes of the new partitions of a completion."""
+    """The decisions about the new partitions of a completion."""
 
     visible: list[NewPartition] = field(default_factory=list[NewPartition])
     replaced: list[ReplacedPartitions] = field(default_factory=list[ReplacedPartitions])
-    """For each visible partition."""
+    """What each visible partition replaces, in the same order."""
     confirmed: list[NewPartition] = field(default_factory=list[NewPartition])
     covered: list[tuple[UUID, str]] = field(default_factory=list[tuple[UUID, str]])
     """Committed partitions that a visible one replaces, by version and key."""

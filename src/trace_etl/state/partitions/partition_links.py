@@ -19,8 +19,8 @@ SELECT pg_advisory_xact_lock(hashtextextended(border, 0))
          ORDER BY border) AS borders
 """
 
-# A neighbour that another task is about to replace is not compared: that task compares. A provisional
-# neighbour is read again.
+# A neighbour that another task is about to replace is not compared now, but when that task commits. The same
+# holds for a provisional neighbour, which is read again.
 _FIND_BROKEN_LINK = """
 SELECT p.partition_key, q.partition_key, q.range_start,
        p.verified ->> 'last_hash', p.verified -> 'endpoints',
@@ -56,7 +56,7 @@ SELECT p.partition_key, q.partition_key, q.range_start,
 async def check_links(conn: Conn, fence: Fence, ranges: Sequence[tuple[UUID, int, int]]) -> None:
     """Compare new partitions with their neighbours. Raises BrokenLink with the evidence."""
     row: tuple[Any, ...] | None = await (
-        await conn.execute(_FIND_BROKEN_LINK, {"task_id": fence.task_id, **_to_columns(ranges)})
+        await conn.execute(_FIND_BROKEN_LINK, {"task_id": fence.task_id, **_split_columns(ranges)})
     ).fetchone()
     if row is None:
         return
@@ -71,10 +71,10 @@ async def check_links(conn: Conn, fence: Fence, ranges: Sequence[tuple[UUID, int
 
 async def lock_borders(conn: Conn, ranges: Sequence[tuple[UUID, int, int]]) -> None:
     """Wait for concurrent commits of neighbours. Call it before the commit of the partitions."""
-    await conn.execute(_LOCK_BORDERS, _to_columns(ranges))
+    await conn.execute(_LOCK_BORDERS, _split_columns(ranges))
 
 
-def _to_columns(ranges: Sequence[tuple[UUID, int, int]]) -> dict[str, Any]:
+def _split_columns(ranges: Sequence[tuple[UUID, int, int]]) -> dict[str, Any]:
     return {
         "versions": [version for version, _, _ in ranges],
         "starts": [start for _, start, _ in ranges],

@@ -43,14 +43,14 @@ class ReplacedPartitions:
 
     existing: list[ExistingPartition]
     covered: list[str]
-    """The keys of those that have another key."""
+    """Keys of replaced partitions that differ from the key of the new one."""
 
     def get_hash(self) -> str | None:
-        """The content hash of the only replaced partition."""
+        """Return the content hash of the replaced partition; None if there is not exactly one."""
         return self.existing[0].content_hash if len(self.existing) == 1 else None
 
     def has_same_rows(self, item: NewPartition, rows: CoveredRows) -> bool:
-        """Whether the certificates prove that readers see the same rows as before."""
+        """Return whether the certificates prove that readers see the same rows as before."""
         if item.content_hash is not None and item.content_hash == self.get_hash():
             return True
         parts = [rows[item.dataset_version, key] for key in self.covered]

@@ -26,7 +26,7 @@ SELECT EXISTS (
 
 async def require_published(conn: Conn, scope: NewInvalidation) -> None:
     """Raise NotFound if no partition and no event of a scope was ever published."""
-    row = await (await conn.execute(_IS_PUBLISHED, _scope_parameters(scope))).fetchone()
+    row = await (await conn.execute(_IS_PUBLISHED, _make_scope_parameters(scope))).fetchone()
     if row is None or not row[0]:
         name = scope.partition_key or f"{scope.range_start}-{scope.range_end}"
         raise NotFound(
@@ -62,12 +62,12 @@ SELECT count(*) FROM create_tasks(ARRAY(
 
 async def rebuild(conn: Conn, scope: NewInvalidation) -> int:
     """Create tasks that run the producers of a scope again. Returns the number of tasks."""
-    values = {**_scope_parameters(scope), "rebuild_id": uuid4().hex}
+    values = {**_make_scope_parameters(scope), "rebuild_id": uuid4().hex}
     row = await (await conn.execute(_REBUILD, values)).fetchone()
     return row[0] if row else 0
 
 
-def _scope_parameters(scope: NewInvalidation) -> dict[str, object]:
+def _make_scope_parameters(scope: NewInvalidation) -> dict[str, object]:
     return {
         "dataset_version": scope.dataset_version,
         "partition_key": scope.partition_key,

@@ -1,34 +1,15 @@
 """Remove a DAG: retire its jobs, cancel its tasks, free its names, and delete its data in batches."""
 
-from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from trace_etl.api.user.dags import RemoveReply
 from trace_etl.model.errors import NameInUse, NotFound
 from trace_etl.policy.deploy_plan import describe_readers
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_dicts
 from trace_etl.state.partitions import check_results
 from trace_etl.state.rollout import deployed_state, retire, rollouts
-
-
-@dataclass(frozen=True)
-class Removal:
-    """What the removal of a DAG affects."""
-
-    removed: bool
-    """False if the DAG was removed before, or for a preview."""
-    jobs: list[str]
-    names: list[str]
-    """Published names that become free."""
-    readers: dict[str, list[str]]
-    """Jobs of other DAGs that read one of the names, as `dag.job`."""
-    tasks: int
-    """Tasks that are canceled or asked to stop."""
-    partitions: int
-    row_count: int
-    byte_count: int
-
 
 _FIND = """
 SELECT dag_id, removed_at FROM dags
@@ -85,14 +66,25 @@ UPDATE dags
 _REASON = "the DAG was removed"
 
 
-async def preview(conn: Conn, org_id: UUID, name: str) -> Removal:
+async def preview(conn: Conn, org_id: UUID, name: str) -> RemoveReply:
     """Return what `remove` would do, without changing anything. Raises NotFound."""
     dag_id, was_removed = await _find(conn, org_id, name)
     if was_removed:
-        return Removal(False, [], [], {}, 0, 0, 0, 0)
+        return RemoveReply(
+            dag=name,
+            removed=False,
+            jobs=[],
+            names=[],
+            readers={},
+            tasks=0,
+            partitions=0,
+            row_count=0,
+            byte_count=0,
+        )
     key = {"dag_id": dag_id}
     contents = (await fetch_dicts(conn, _CONTENTS, key))[0]
-    return Removal(
+    return RemoveReply(
+        dag=name,
         removed=False,
         jobs=[row["name"] for row in await fetch_dicts(conn, _JOBS, key)],
         names=[row["name"] for row in await fetch_dicts(conn, _NAMES, key)],
@@ -104,7 +96,7 @@ async def preview(conn: Conn, org_id: UUID, name: str) -> Removal:
 
 async def remove(
     conn: Conn, org_id: UUID, name: str, *, keep_data: bool, allow_breaking: bool
-) -> Removal:
+) -> RemoveReply:
     """Remove a DAG. Removing it again changes nothing. Raises NotFound, NameInUse."""
     await rollouts.lock(conn, org_id, name)
     dag_id, was_removed = await _find(conn, org_id, name)
@@ -126,7 +118,7 @@ async def remove(
     await conn.execute(_DROP_DEFERRED, values)
     tasks = await retire.retire_tasks(conn, dag_id, reason=_REASON)
     await conn.execute(_MARK, values)
-    return replace(planned, removed=True, tasks=tasks)
+    return planned.model_copy(update={"removed": True, "tasks": tasks})
 
 
 async def _find(conn: Conn, org_id: UUID, name: str) -> tuple[UUID, bool]:

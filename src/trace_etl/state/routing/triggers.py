@@ -60,7 +60,7 @@ class TriggerResult:
     ranges: list[Range] = field(default_factory=list[Range])
     """The blocks of a range that were not triggered before: one new event each."""
     retried: list[UUID] = field(default_factory=list[UUID])
-    """Failed tasks of what was triggered before. They are retried."""
+    """Failed and canceled tasks of what was triggered before. They run again."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ async def trigger(
 ) -> TriggerResult:
     """Emit the events of a source for a scope, each block and each key once.
 
-    Failed tasks of what was triggered before are retried. Raises NotFound, Conflict, Invalid.
+    Failed and canceled tasks of what was triggered before run again. Raises NotFound, Conflict, Invalid.
     """
     values = {"org_id": org_id, "dag": dag, "job": job}
     source = await fetch_one(conn, _Source, _FIND_SOURCE, values)
@@ -159,13 +159,13 @@ async def _trigger_range(
     new = await find_new_ranges(conn, source.dataset_version, span)
     emitted: dict[Range, UUID] = {}
     for piece in new:
-        values = _values(org_id, source, scope, piece.key)
+        values = _make_values(org_id, source, scope, piece.key)
         event_id = await _emit(conn, {**values, "start": piece.start, "end": piece.end})
         if event_id is not None:  # None: retention deleted the event of an earlier trigger
             emitted[piece] = event_id
     retried = [] if new == [span] else await retries.retry_downstream(conn, source.job_id, span)
     event_ids = list(emitted.values()) or [await _find_last_event(conn, source, span)]
-    held_by = _held_by(source)
+    held_by = _find_pause(source)
     return TriggerResult(event_ids, bool(emitted), held_by, span.key, None, list(emitted), retried)
 
 
@@ -194,8 +194,8 @@ async def _trigger_key(
         key = tick_key(scope.scheduled_time)
     elif key is None and scope.cursor is None:
         key = f"payload-{uuid4()}"
-    values = _values(org_id, source, scope, key)
-    held_by = _held_by(source)
+    values = _make_values(org_id, source, scope, key)
+    held_by = _find_pause(source)
     event_id = await _emit(conn, {**values, "start": None, "end": None})
     if event_id is not None:
         return TriggerResult([event_id], True, held_by, key, scope.cursor)
@@ -215,7 +215,7 @@ async def _emit(conn: Conn, values: dict[str, Any]) -> UUID | None:
     return row[0] if row else None
 
 
-def _held_by(source: _Source) -> str | None:
+def _find_pause(source: _Source) -> str | None:
     return source.paused_by or (source.bulk_paused_by if source.bulk else None)
 
 
@@ -223,7 +223,9 @@ def _hash(payload: object) -> bytes:
     return hashlib.sha256(orjson.dumps(payload, option=orjson.OPT_SORT_KEYS)).digest()
 
 
-def _values(org_id: UUID, source: _Source, scope: TriggerScope, key: str | None) -> dict[str, Any]:
+def _make_values(
+    org_id: UUID, source: _Source, scope: TriggerScope, key: str | None
+) -> dict[str, Any]:
     scope_key = key if key is not None else f"c:{scope.cursor}"
     parameters = scope.parameters
     return {
@@ -231,7 +233,7 @@ def _values(org_id: UUID, source: _Source, scope: TriggerScope, key: str | None)
         "job_id": source.job_id,
         "revision_id": source.revision_id,
         "bulk": source.bulk,
-        "paused": _held_by(source) is not None,
+        "paused": _find_pause(source) is not None,
         "dataset_uuid": source.dataset_uuid,
         "dataset_version": source.dataset_version,
         "dedupe_key": f"trigger:{source.dataset_version}:{scope_key}",

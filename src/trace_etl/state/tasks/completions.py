@@ -70,11 +70,12 @@ WITH done AS (
        AND t.status || '' = 'Running' AND t.cursor_value IS NULL AND t.invalidation_id IS NULL
        AND t.max_concurrency IS NULL
     RETURNING t.task_id, t.attempt, t.worker_id, t.started_at, t.status, t.error_code,
-              t.error_message
+              t.error_message, t.isolation
 ), history AS (
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,
-                               error_message)
-    SELECT task_id, attempt, worker_id, started_at, status, error_code, error_message FROM done
+                               error_message, isolation)
+    SELECT task_id, attempt, worker_id, started_at, status, error_code, error_message, isolation
+      FROM done
     ON CONFLICT (task_id, attempt) DO UPDATE
         SET outcome = EXCLUDED.outcome, error_code = EXCLUDED.error_code,
             error_message = EXCLUDED.error_message, ended_at = now()
@@ -111,7 +112,7 @@ WITH done AS (
     RETURNING t.task_id, t.attempt, t.org_id, t.job_id, t.worker_id, t.started_at, t.status,
               t.error_code, t.error_message, t.max_concurrency, t.revision_id, t.dataset_uuid,
               t.dataset_version, t.cursor_value, t.invalidation_id, t.pinned_snapshot, w.outputs,
-              w.isolation
+              coalesce(w.isolation, t.isolation) AS isolation
 ), history AS (
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,
                                error_message, outputs, isolation)
@@ -179,7 +180,9 @@ async def complete_plain(conn: Conn, completions: list[Completion]) -> dict[UUID
 
     A task without an entry was skipped: call `complete` for it.
     """
-    values = {"completions": rows_as_json([_completion_row(c) for c in _sort_by_task(completions)])}
+    values = {
+        "completions": rows_as_json([_make_completion_row(c) for c in _sort_by_task(completions)])
+    }
     return dict(await conn.rows(_COMPLETE_PLAIN, values, tuple))
 
 
@@ -191,8 +194,10 @@ async def complete(conn: Conn, completions: list[Completion]) -> dict[UUID, str]
     cursor = await conn.execute(
         _COMPLETE,
         {
-            "completions": rows_as_json([_completion_row(c) for c in _sort_by_task(completions)]),
-            "events": _events_as_json((c.fence, c.events) for c in completions if c.events),
+            "completions": rows_as_json(
+                [_make_completion_row(c) for c in _sort_by_task(completions)]
+            ),
+            "events": _encode_events((c.fence, c.events) for c in completions if c.events),
         },
     )
     return dict(await cursor.fetchall())
@@ -203,7 +208,7 @@ def _sort_by_task(completions: list[Completion]) -> list[Completion]:
     return sorted(completions, key=lambda c: c.fence.task_id)
 
 
-def _completion_row(c: Completion) -> dict[str, Any]:
+def _make_completion_row(c: Completion) -> dict[str, Any]:
     return {
         "task_id": c.fence.task_id,
         "attempt": c.fence.attempt,
@@ -220,7 +225,7 @@ def _completion_row(c: Completion) -> dict[str, Any]:
     }
 
 
-def _events_as_json(events_by_fence: Iterable[tuple[Fence, Sequence[NewEvent]]]) -> str:
+def _encode_events(events_by_fence: Iterable[tuple[Fence, Sequence[NewEvent]]]) -> str:
     return rows_as_json(
         [
             {
@@ -288,7 +293,7 @@ async def record_events(conn: Conn, fence: Fence, events: list[NewEvent]) -> int
             "task_id": fence.task_id,
             "attempt": fence.attempt,
             "lease_token": fence.lease_token,
-            "events": _events_as_json([(fence, events)]),
+            "events": _encode_events([(fence, events)]),
         },
     )
     row = await cursor.fetchone()

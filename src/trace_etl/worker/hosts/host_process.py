@@ -21,7 +21,7 @@ import psutil
 import structlog
 
 from trace_etl import launcher
-from trace_etl.api.task.events import Event
+from trace_etl.api.task.events import ChainHead, Event
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.model.errors import TraceError
@@ -264,6 +264,9 @@ def _call_dispatcher(link: DispatcherLink, name: str, arguments: Message) -> Non
     if name == "emit":
         events: Sequence[Event] = [Event.model_validate(event) for event in arguments["events"]]
         link.emit(events, arguments["invalidations"])
+        return
+    if name == "report_head":
+        link.report_head(ChainHead.model_validate(arguments["head"]))
         return
     assert name == "publish" and link.publish is not None
     dataset_uuid = UUID(arguments["dataset_uuid"])

@@ -9,7 +9,6 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 from uuid import UUID
 
 import structlog
@@ -18,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from trace_etl.api.task.lifecycle import TaskPayload, TaskResult
-from trace_etl.model.task import Isolation
 from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.hosts.host_process import HostCommand, HostLost, HostProcess
@@ -45,7 +43,6 @@ class _Warm:
 class HostRunner(Collector):
     """Starts hosts when tasks need them, and passes tasks on."""
 
-    isolation: ClassVar[Isolation | None] = None
     cfg: WorkerSettings
     served: ServedRuntimes
     environment: Mapping[str, str] = field(repr=False)

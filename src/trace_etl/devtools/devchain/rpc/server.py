@@ -86,7 +86,7 @@ class RunningServer:
         self._loop = new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(
-            target=self._main, args=(host, port, block_time), name="devchain", daemon=True
+            target=self._run, args=(host, port, block_time), name="devchain", daemon=True
         )
         self._thread.start()
         self.url = self._started.result()
@@ -117,7 +117,7 @@ class RunningServer:
 
         return asyncio.run_coroutine_threadsafe(act(), self._loop).result()
 
-    def _main(self, host: str, port: int, block_time: float) -> None:
+    def _run(self, host: str, port: int, block_time: float) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve(host, port, block_time))
 

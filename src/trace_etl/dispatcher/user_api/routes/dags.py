@@ -80,9 +80,8 @@ async def remove_dag(
     """Remove a DAG: cancel its tasks, retire its jobs, free its published names, delete its data."""
     if body.dry_run:
         async with snapshot(ctx.pool) as conn:
-            planned = await remove.preview(conn, user.org_id, name)
-        return RemoveReply(dag=name, **vars(planned))
-    done = await transact(
+            return await remove.preview(conn, user.org_id, name)
+    removed = await transact(
         ctx.pool,
         lambda conn: remove.remove(
             conn,
@@ -93,4 +92,4 @@ async def remove_dag(
         ),
     )
     ctx.wake.outbox.set()
-    return RemoveReply(dag=name, **vars(done))
+    return removed

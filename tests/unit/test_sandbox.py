@@ -6,6 +6,7 @@ import os
 import platform
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -699,6 +700,20 @@ def test_without_namespaces_no_process_outlives_its_function(python: Path, how: 
             assert arrived.acquire(timeout=120)
         process.kill()
     assert process.wait().reason == ("killed" if how == "stay" else "exited")
+    assert processes_with(marker) == []
+
+
+@needs_root
+def test_without_namespaces_a_killed_launcher_takes_all_processes_with_it(python: Path) -> None:
+    marker, arrived = secrets.token_hex(8), threading.Semaphore(0)
+    process = SandboxedProcess(
+        reduced(python, "-c", _LEAVE_PROCESSES, "stay", MARKER=marker),
+        on_output=lambda part: [arrived.release() for _ in part] and None,
+    )
+    for _ in range(3):
+        assert arrived.acquire(timeout=120)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
     assert processes_with(marker) == []
 
 

@@ -29,7 +29,7 @@ from trace_etl.sandbox.bubblewrap import SOCKETS, Shown
 from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.limits import MIB, Limits
 from trace_etl.sandbox.node import find_node
-from trace_etl.sandbox.private_view import require_reachable
+from trace_etl.sandbox.private_view import make_view, require_reachable
 from trace_etl.sandbox.process import Ended, Layers, Program, SandboxedProcess
 from trace_etl.sandbox.spawner import Spawner, launch_spawner
 
@@ -715,6 +715,20 @@ def test_without_namespaces_a_killed_launcher_takes_all_processes_with_it(python
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert processes_with(marker) == []
+
+
+@needs_root
+def test_without_namespaces_files_of_a_killed_worker_are_removed(tmp_path: Path) -> None:
+    shown = [Shown(tmp_path, "/var/task")]
+    left, of_another = (make_view(shown, uid) for uid in (65190, 65191))
+    again = make_view(shown, 65190)
+    try:
+        assert not left.directory.exists() and of_another.directory.exists()
+        assert again.translate("/var/task/a") == f"{again.directory}/files/var/task/a"
+    finally:
+        again.remove()
+        of_another.remove()
+    assert not again.directory.exists()
 
 
 @needs_root

@@ -46,8 +46,15 @@ class PrivateView:
 
 
 def make_view(shown: Sequence[Shown], uid: int) -> PrivateView:
-    """Copy the files of a program to a directory that its user can enter. Raises OSError."""
-    directory = Path(tempfile.mkdtemp(prefix="trace-function-", dir=_TEMPORARY))
+    """Copy the files of a program to a directory that its user can enter. Raises OSError.
+
+    No process of the user may run.
+    """
+    prefix = f"trace-function-{uid}-"
+    for left in Path(_TEMPORARY).glob(f"{prefix}*"):  # by a worker that was killed
+        if left.lstat().st_uid == os.geteuid():
+            shutil.rmtree(left, ignore_errors=True)
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=_TEMPORARY))
     directory.chmod(0o755)
     temporary = directory / "tmp"
     temporary.mkdir(mode=0o700)

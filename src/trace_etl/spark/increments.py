@@ -30,7 +30,7 @@ from trace_etl.api.task.payload import InputPartition, TaskInput, TaskPayload
 from trace_etl.spark.io.column_names import quote_name
 
 MAX_PARTITIONS = 10_000
-"""Results of more input partitions are always computed whole: the marker would list all of them."""
+"""A result of more input partitions is always computed whole: its marker would list all of them."""
 # Their equality and order are the same in Spark and in files. Floats have several zeros and NaNs, and the sum of
 # floats depends on the order.
 _EXACT = (
@@ -49,7 +49,7 @@ _MERGED_BY = {"Count": F.sum, "Sum": F.sum, "Min": F.min, "Max": F.max}
 
 @dataclass(frozen=True)
 class Merge:
-    """How to merge the rows of two results: the keys, and the function of each other column."""
+    """How the rows of two results become one: the keys, and the function of each other column."""
 
     keys: tuple[str, ...]
     functions: dict[str, str]
@@ -59,20 +59,20 @@ class Merge:
         """Merge two results of the same SELECT."""
         kinds = {field.name: field.dataType for field in second.schema.fields}
         merged = [
-            _MERGED_BY[function](_quote_column(name)).cast(kinds[name]).alias(name)
+            _MERGED_BY[function](_column(name)).cast(kinds[name]).alias(name)
             for name, function in self.functions.items()
         ]
-        rows = first.select(*map(_quote_column, kinds)).unionAll(second)
-        grouped = rows.groupBy(*map(_quote_column, self.keys)).agg(*merged)
-        return grouped.select(*map(_quote_column, kinds))
+        rows = first.select(*map(_column, kinds)).unionAll(second)
+        grouped = rows.groupBy(*map(_column, self.keys)).agg(*merged)
+        return grouped.select(*map(_column, kinds))
 
 
 def list_digests(task_input: TaskInput) -> dict[str, InputPartition]:
     """Return the partitions of an input by digest. Each attempt writes to a prefix of its own."""
-    return {_hash_partition(partition): partition for partition in task_input.partitions}
+    return {_digest(partition): partition for partition in task_input.partitions}
 
 
-def _hash_partition(partition: InputPartition) -> str:
+def _digest(partition: InputPartition) -> str:
     return hashlib.sha256(partition.storage_ref.ref().url.encode()).hexdigest()[:32]
 
 
@@ -88,10 +88,10 @@ def find_merge(frame: DataFrame) -> Merge | None:
     if not hasattr(frame, "_jdf"):  # Spark Connect does not show its plan
         return None
     plan = cast("Any", frame)._jdf.queryExecution().analyzed()
-    patterns = _match_patterns(frame)
+    patterns = _patterns(frame)
     if not plan.deterministic() or any(plan.containsPattern(pattern) for pattern in patterns):
         return None
-    if _name_class(plan) != "Aggregate" or not _is_row_wise(plan.child()):
+    if _class(plan) != "Aggregate" or not _is_row_wise(plan.child()):
         return None
     if not all(_is_exact(field.dataType) for field in frame.schema.fields):
         return None
@@ -103,7 +103,7 @@ def _is_exact(kind: DataType) -> bool:
     return isinstance(kind, _EXACT) and not has_collation
 
 
-def _match_patterns(frame: DataFrame) -> list[Any]:
+def _patterns(frame: DataFrame) -> list[Any]:
     """Expressions whose value depends on the time or the session, and subqueries."""
     jvm = cast("Any", frame.sparkSession)._jvm
     pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
@@ -111,19 +111,19 @@ def _match_patterns(frame: DataFrame) -> list[Any]:
 
 
 def _is_row_wise(plan: Any) -> bool:
-    """Return whether each row of the input becomes at most one row, independent of the other rows."""
-    while _name_class(plan) in _ROW_WISE:
+    """Whether each row of the input becomes at most one row, whatever the other rows are."""
+    while _class(plan) in _ROW_WISE:
         plan = plan.child()
-    return _name_class(plan) == "View"  # the view of the only input
+    return _class(plan) == "View"  # the view of the only input
 
 
 def _find_columns(plan: Any, frame: DataFrame) -> Merge | None:
-    grouping = list(_iterate(plan.groupingExpressions()))
+    grouping = list(_items(plan.groupingExpressions()))
     keys: list[str] = []
     functions: dict[str, str] = {}
     used: set[int] = set()
-    for name, item in zip(frame.columns, _iterate(plan.aggregateExpressions()), strict=True):
-        value = item.child() if _name_class(item) == "Alias" else item
+    for name, item in zip(frame.columns, _items(plan.aggregateExpressions()), strict=True):
+        value = item.child() if _class(item) == "Alias" else item
         matching = [n for n, group in enumerate(grouping) if value.semanticEquals(group)]
         if matching:
             keys.append(name)
@@ -137,23 +137,23 @@ def _find_columns(plan: Any, frame: DataFrame) -> Merge | None:
 
 
 def _find_function(value: Any) -> str | None:
-    """Return the aggregate function of a column if its results can be merged, else None."""
-    if _name_class(value) != "AggregateExpression" or value.isDistinct():
+    """Return the aggregate function of a column, if results of it can be merged."""
+    if _class(value) != "AggregateExpression" or value.isDistinct():
         return None
     function = value.aggregateFunction()
-    name = _name_class(function)
+    name = _class(function)
     if name == "Sum" and function.evalContext().evalMode().toString() != "ANSI":
         return None  # `try_sum` is null after an overflow
     return name if name in _MERGED_BY else None
 
 
-def _iterate(sequence: Any) -> Iterator[Any]:
+def _items(sequence: Any) -> Iterator[Any]:
     return (sequence.apply(n) for n in range(sequence.size()))
 
 
-def _name_class(value: Any) -> str:
+def _class(value: Any) -> str:
     return cast("str", value.getClass().getSimpleName())
 
 
-def _quote_column(name: str) -> Column:
+def _column(name: str) -> Column:
     return F.col(quote_name(name))

@@ -56,7 +56,7 @@ def load(spark: SparkSession, task_input: TaskInput, scope: Scope | None, dsn: s
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     frame = spark.read.format("hot").option("table", table).load()
     limits = _make_limits(scope, frame.columns)
-    conditions = [_make_column(limit) for limit in limits] + where_columns(task_input, frame.schema)
+    conditions = [_to_column(limit) for limit in limits] + where_columns(task_input, frame.schema)
     if conditions:
         frame = frame.where(reduce(Column.__and__, conditions))
     if CURSOR in frame.columns:
@@ -91,7 +91,7 @@ def _make_limits(scope: Scope | None, columns: Sequence[str]) -> list[Condition]
     ]
 
 
-def _make_column(limit: Condition) -> Column:
+def _to_column(limit: Condition) -> Column:
     column = F.col(limit.column)
     return {">": column > limit.value, ">=": column >= limit.value, "<=": column <= limit.value}[
         limit.operator
@@ -139,7 +139,7 @@ class HotTableReader(DataSourceReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for pushed in filters:
-            condition = _make_condition(pushed)
+            condition = _to_condition(pushed)
             if condition is None:
                 yield pushed
             else:
@@ -156,7 +156,7 @@ class HotTableReader(DataSourceReader):
         freeze_imports()
 
 
-def _make_condition(pushed: Filter) -> Condition | None:
+def _to_condition(pushed: Filter) -> Condition | None:
     """Return the condition of a filter; None if Spark must apply the filter itself."""
     operator = _PUSHED_OPERATORS.get(type(pushed))
     if isinstance(pushed, IsNotNull) and len(pushed.attribute) == 1:

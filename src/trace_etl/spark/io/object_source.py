@@ -71,7 +71,7 @@ class ObjectReader(DataSourceReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for pushed in filters:
-            limit = _make_limit(pushed, self._scan.schema)
+            limit = _to_limit(pushed, self._scan.schema)
             if limit is not None:
                 self._scan = self._scan.limit(limit)
             yield pushed
@@ -85,7 +85,7 @@ class ObjectReader(DataSourceReader):
         freeze_imports()
 
 
-def _make_limit(pushed: Filter, schema: Any) -> Limit | None:
+def _to_limit(pushed: Filter, schema: Any) -> Limit | None:
     """Return the limit of a filter. None for other types: Spark and Arrow compare them differently."""
     operator = _OPERATORS.get(type(pushed))
     attribute = cast("tuple[str, ...]", getattr(pushed, "attribute", ()))

@@ -15,7 +15,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -316,8 +316,15 @@ def test_without_the_call_filter_namespaces_inside_are_still_refused(
     assert set(attack(targets, name, layers=off)) == {name}
 
 
+class NarrowLimits(Limits):
+    """Limits of a process that are below those of the whole program, which would end it first."""
+
+    cpu_seconds = 1
+    file_bytes = 2 * MIB
+
+
 def test_without_limits_of_the_process_files_are_not_limited(targets: dict[str, Any]) -> None:
-    limits = replace(_LIMITS, file_bytes=2 * MIB, open_files=64)
+    limits = replace(NarrowLimits(**asdict(_LIMITS)), open_files=64)
     changed = {**targets, "file_bytes": limits.file_bytes, "open_files": limits.open_files}
     names = ("write_a_large_file", "open_too_many_files")
     assert attack(changed, *names, limits=limits) == {}
@@ -327,9 +334,10 @@ def test_without_limits_of_the_process_files_are_not_limited(targets: dict[str, 
 
 def test_the_processor_time_of_a_process_is_limited() -> None:
     code = "while True: pass"
-    ended = run(code, limits=replace(_LIMITS, cpu_seconds=1))
+    limits = replace(NarrowLimits(**asdict(_LIMITS)), wall_seconds=30)
+    ended = run(code, limits=limits)
     assert (ended.reason, ended.exit_code != 0) == ("exited", True)
-    limits = replace(_LIMITS, cpu_seconds=1, wall_seconds=5)
+    limits = replace(limits, wall_seconds=5)
     assert run(code, limits=limits, layers=Layers(rlimits=False)).reason == "timeout"
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import re
 import socket
@@ -28,9 +29,11 @@ from support.postgres import Templates, copied
 from support.query import running_query_service
 from support.waiting import eventually
 from trace_etl.devtools.devchain.rpc.httpd import listen
+from trace_etl.http.asgi_protocol import LimitedAsgiProtocol
 from trace_etl.http.connection_limits import ConnectionLimits
 from trace_etl.http.listeners import Listener, Tls, serve
 from trace_etl.http.metrics_server import start_metrics_server
+from trace_etl.http.small_server import SmallHttpProtocol
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.scheduler.api import DispatcherApi
 from trace_etl.scheduler.app import make_app
@@ -345,6 +348,31 @@ async def test_a_client_that_leaves_before_the_end_of_its_body_writes_nothing_to
 
     await on_all(targets, check)
     assert not caplog.records
+
+
+async def test_a_closed_connection_leaves_nothing_to_the_garbage_collector(
+    targets: list[Target],
+) -> None:
+    """The Dispatcher collects rarely: cycles of closed connections would fill its memory."""
+
+    async def check(target: Target) -> None:
+        for request in (b"", GET[:20], target.good, target.post(b"content-length: 100") + b"{"):
+            async with target.connect() as (_, writer):
+                writer.write(request)
+                await writer.drain()
+
+    gc.collect()
+    gc.disable()
+    try:
+        await on_all(targets, check)
+        await asyncio.to_thread(eventually, lambda: not count_connections(), within=30)
+    finally:
+        gc.enable()
+
+
+def count_connections() -> int:
+    kinds = (LimitedAsgiProtocol, SmallHttpProtocol)
+    return sum(type(found) in kinds for found in gc.get_objects())
 
 
 async def test_a_body_in_chunks_of_one_byte_takes_linear_time(targets: list[Target]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, cast
+from weakref import ref
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -19,21 +20,27 @@ _MAX_PIPELINED = 32
 
 
 class _AnswerTransport:
-    """The transport of one answer. Closing it while the client still sends leaves it time to read the answer."""
+    """The transport of one answer. Closing it while the client still sends leaves it time to read the answer.
 
-    __slots__ = ("_connection",)
+    It does not keep the connection: objects of a failed request may stay until the garbage collector runs.
+    """
+
+    __slots__ = ("_find_connection",)
 
     def __init__(self, connection: "LimitedAsgiProtocol") -> None:
-        self._connection = connection
+        self._find_connection = ref(connection)
 
     def write(self, data: bytes) -> None:
-        self._connection.transport.write(data)
+        if (connection := self._find_connection()) is not None:
+            connection.transport.write(data)
 
     def is_closing(self) -> bool:
-        return self._connection.transport.is_closing()
+        connection = self._find_connection()
+        return connection is None or connection.transport.is_closing()
 
     def close(self) -> None:
-        self._connection.close_after_answer()
+        if (connection := self._find_connection()) is not None:
+            connection.close_after_answer()
 
 
 class LimitedAsgiProtocol(HttpToolsProtocol):
@@ -55,6 +62,10 @@ class LimitedAsgiProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        # They refer to this protocol. Without them, it is freed at once, and not by the garbage collector.
+        self.cycle = cast("RequestResponseCycle", None)
+        self.pipeline.clear()
         self._on_end()
 
     def resume_writing(self) -> None:

@@ -72,7 +72,7 @@ class ControlledRunner:
                 raise Interrupted("the task was canceled")
         return bodies.TaskResult()
 
-    def cancel(self, task_id: UUID, within: float) -> None:
+    def cancel(self, task_id: UUID, attempt: int, within: float) -> None:
         self.canceled.set()
 
 
@@ -247,7 +247,7 @@ def test_an_attempt_that_lost_its_lease_in_an_outage_is_followed_by_another(
 class UncancelableRunner(ControlledRunner):
     """A runner whose operator ignores cancellation."""
 
-    def cancel(self, task_id: UUID, within: float) -> None:
+    def cancel(self, task_id: UUID, attempt: int, within: float) -> None:
         pass
 
 

@@ -18,6 +18,7 @@ from support.packaging import install_example, install_test_operators
 from support.spark_tasks import as_input, ingest, range_scope, rows, select, task
 from support.waiting import eventually
 from trace_etl.http.dispatcher_client import Refused
+from trace_etl.spark.errors import TaskCanceled
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.hosts.failures import FailedInHost, describe_failure
 from trace_etl.worker.hosts.host_process import HostLost, HostProcess
@@ -164,9 +165,10 @@ def test_a_refused_call_fails_the_operator_with_the_code_of_the_refusal(hosts: H
 
 
 def run_stubborn(
-    hosts: HostRunner, pool: ThreadPoolExecutor, file: Path, **changes: object
+    hosts: HostRunner, pool: ThreadPoolExecutor, file: Path, obeys: bool = False, **changes: object
 ) -> tuple[UUID, Any]:
-    payload = task("stubborn", {"file": str(file)}, ["never"]).model_copy(update=changes)
+    config = {"file": str(file), "obeys": obeys}
+    payload = task("stubborn", config, ["never"]).model_copy(update=changes)
     running = pool.submit(hosts.run, payload, Listener().link())
     eventually(lambda: file.exists() and file.stat().st_size > 0, "the operator writes")
     return payload.task_id, running
@@ -179,7 +181,7 @@ def test_a_task_that_ignores_its_cancellation_ends_with_its_host(
     with ThreadPoolExecutor(1) as pool:
         task_id, running = run_stubborn(hosts, pool, file)
         host = find_host()
-        hosts.cancel(task_id, 0.2)
+        hosts.cancel(task_id, 1, 0.2)
         with pytest.raises(HostLost, match="SIGKILL"):
             running.result(60)
         size = file.stat().st_size
@@ -187,6 +189,43 @@ def test_a_task_that_ignores_its_cancellation_ends_with_its_host(
     assert file.stat().st_size == size
     hosts.run(ingest(20, 21, outputs=["blocks"]), Listener().link())  # in another host
     assert find_host().pid != host.pid
+
+
+def test_a_cancellation_stops_one_attempt_of_a_task(hosts: HostRunner, tmp_path: Path) -> None:
+    files = [tmp_path / "first", tmp_path / "second", tmp_path / "third"]
+    with ThreadPoolExecutor(2) as pool:
+        task_id, first = run_stubborn(hosts, pool, files[0], obeys=True)
+        same: dict[str, Any] = {"obeys": True, "task_id": task_id}
+        _, second = run_stubborn(hosts, pool, files[1], **same, attempt=2)
+        host = find_host()
+        hosts.cancel(task_id, 1, 60)
+        check_canceled(first)
+        hosts.cancel(task_id, 1, 60)  # it has ended
+        size = files[1].stat().st_size
+        eventually(lambda: second.done() or files[1].stat().st_size > size + 100, "it goes on")
+        assert not second.done()
+        hosts.cancel(task_id, 2, 60)
+        check_canceled(second)
+        _, third = run_stubborn(hosts, pool, files[2], **same, attempt=3)
+        hosts.cancel(task_id, 3, 60)
+        check_canceled(third)
+    assert find_host().pid == host.pid
+
+
+def check_canceled(running: Any) -> None:
+    with pytest.raises(FailedInHost) as failed:
+        running.result(60)
+    assert describe_failure(failed.value).code == "task_canceled"
+
+
+def test_a_task_that_is_canceled_before_its_host_has_started_does_not_run(
+    hosts: HostRunner,
+) -> None:
+    heard = Listener()
+    with pytest.raises(TaskCanceled):
+        link = replace(heard.link(), is_interrupted=lambda: True)
+        hosts.run(task("talkative", {"say": "hello"}, ["told"]), link)
+    assert heard.output == b""
 
 
 def test_a_killed_host_takes_its_jvm_along(hosts: HostRunner, tmp_path: Path) -> None:
@@ -239,7 +278,7 @@ def test_a_host_that_is_used_is_not_idle(hosts: HostRunner, tmp_path: Path) -> N
             hosts.run(talk, Listener().link())
         with hosts._changed:
             assert hosts._take_expired() == []
-        hosts.cancel(task_id, 0.1)
+        hosts.cancel(task_id, 1, 0.1)
         with pytest.raises(HostLost):
             running.result(60)
     eventually(lambda: BRIEF["org_id"] not in hosts._hosts, "a dead host is forgotten")

@@ -8,8 +8,9 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -28,9 +29,11 @@ from trace_etl.objects.file_store import FileStore
 from trace_etl.policy.bundles import build_bundle
 from trace_etl.sandbox import bubblewrap
 from trace_etl.sandbox.process import SandboxedProcess
+from trace_etl.spark.errors import TaskCanceled
 from trace_etl.worker.bundle_programs import BundleRefused
 from trace_etl.worker.environments import EnvironmentPool
 from trace_etl.worker.function_results import Bundles, FunctionFailed, FunctionOverLimit
+from trace_etl.worker.function_runner import FunctionRunner
 from trace_etl.worker.invoker import InvocationServer
 from trace_etl.worker.lambda_runner import LambdaRunner, make_key
 
@@ -86,8 +89,16 @@ class Lambdas:
     def __init__(self, directory: Path, services: Platform, pool: EnvironmentPool) -> None:
         self.directory, self.services, self.pool = directory, services, pool
         self.objects = FileStore(directory / "objects")
-        entries = dict.fromkeys(["lambda", "brief"], shipped_runtimes().entries["lambda"])
-        self.runner = LambdaRunner(Bundles(self.objects, entries), pool)
+        shipped = shipped_runtimes().entries
+        self.bundles = Bundles(self.objects, {**shipped, "brief": shipped["lambda"]})
+        self.runner = LambdaRunner(self.bundles, pool)
+
+    def make_runner(self, runtime: str) -> FunctionRunner | LambdaRunner:
+        """Return the runner with warm environments, or one that starts a sandbox for each attempt."""
+        if runtime == "lambda":
+            return self.runner
+        place = self.directory / "attempts"
+        return FunctionRunner(self.bundles, self.pool.upstream, place, self.pool.start)
 
     def push(self, files: dict[str, str | bytes]) -> str:
         source = self.directory / "source"
@@ -385,9 +396,55 @@ def test_a_canceled_invocation_ends_at_once(lambdas: Lambdas) -> None:
     thread = threading.Thread(target=invoke)
     thread.start()
     eventually(lambda: bool(lambdas.runner._running))
-    lambdas.runner.cancel(task_id)
+    lambdas.runner.cancel(task_id, 1)
     thread.join()
     assert errors and lambdas.idle() == 0
+
+
+WAITING = """
+import time
+
+def handler(event, context):
+    print("on", flush=True)
+    for _ in range(event["config"]["at_least"]):
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("runtime", ["lambda", "ecs_udf_python"])
+def test_a_cancellation_ends_one_attempt_of_a_task(lambdas: Lambdas, runtime: str) -> None:
+    runner = lambdas.make_runner(runtime)
+    sha256, same = lambdas.push({"rule.py": WAITING}), {"task_id": uuid4(), "runtime": runtime}
+    long = {"config": {"at_least": 1000}, **same}
+    links = [Link(lambdas.make(sha256, attempt=n, **long)) for n in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(runner.run, link.invocation, link.make()) for link in links)
+        eventually(lambda: all(b"on" in link.output for link in links), "both attempts run")
+        runner.cancel(same["task_id"], 1)
+        with pytest.raises(FunctionFailed):
+            first.result(60)
+        runner.cancel(same["task_id"], 1)  # it has ended
+        assert not second.done()
+        runner.cancel(same["task_id"], 2)
+        with pytest.raises(FunctionFailed):
+            second.result(60)
+    third = Link(lambdas.make(sha256, attempt=3, config={"at_least": 0}, **same))
+    runner.cancel(same["task_id"], 2)
+    runner.run(third.invocation, third.make())
+    assert third.output == b"on\n"
+
+
+@pytest.mark.parametrize("runtime", ["lambda", "ecs_udf_python"])
+def test_an_attempt_that_is_canceled_before_it_starts_runs_no_code(
+    lambdas: Lambdas, runtime: str
+) -> None:
+    sha256 = lambdas.push({"rule.py": WAITING})
+    link = Link(lambdas.make(sha256, runtime=runtime, config={"at_least": 0}))
+    with pytest.raises(TaskCanceled):
+        lambdas.make_runner(runtime).run(
+            link.invocation, replace(link.make(), is_interrupted=lambda: True)
+        )
+    assert not link.output and lambdas.idle() == 0
 
 
 def test_a_bundle_without_its_handler_is_refused(lambdas: Lambdas) -> None:

@@ -47,7 +47,7 @@ class InstantRunner:
     def run(self, task: bodies.TaskPayload, link: object = None) -> bodies.TaskResult:
         return bodies.TaskResult()
 
-    def cancel(self, task_id: UUID, within: float) -> None:
+    def cancel(self, task_id: UUID, attempt: int, within: float) -> None:
         raise AssertionError("the worker must not cancel the task")
 
 

@@ -14,7 +14,7 @@ from support.spark_tasks import task
 from support.waiting import eventually
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.queues.queue import Message
-from trace_etl.spark.errors import TaskCanceled
+from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.settings import ServedRuntimes
 from trace_etl.worker.slots import Slots
 
@@ -44,6 +44,10 @@ class WakeUps:
 
     def extend(self, message: Message, visibility: timedelta) -> None:
         pass
+
+    def delay(self, message: Message, delay: timedelta, *, counted: bool) -> None:
+        assert not delay and not counted
+        self._messages.append(message)
 
     def delete(self, message: Message) -> None:
         self.deleted.append(message.body["task_id"])
@@ -96,21 +100,19 @@ class AcceptingDispatcher:
 class Running:
     """A runner whose tasks run until they are canceled."""
 
-    is_canceled = False
-
     def __init__(self) -> None:
         self.started: Queue[str] = Queue()
+        self.canceled: list[tuple[UUID, int]] = []
         self.over = threading.Event()
 
-    def run(self, task: bodies.TaskPayload, link: object = None) -> bodies.TaskResult:
+    def run(self, task: bodies.TaskPayload, link: DispatcherLink) -> bodies.TaskResult:
         self.started.put(task.operator)
         self.over.wait(120)
-        if self.is_canceled:
-            raise TaskCanceled("canceled")
+        link.check()
         return bodies.TaskResult()
 
-    def cancel(self, task_id: UUID, within: float) -> None:
-        self.is_canceled = True
+    def cancel(self, task_id: UUID, attempt: int, within: float) -> None:
+        self.canceled.append((task_id, attempt))
         self.over.set()
 
 
@@ -209,10 +211,28 @@ def test_a_worker_that_stops_lets_its_task_end_and_claims_no_other() -> None:
     assert runner.started.empty()
 
 
+def test_a_wake_up_that_arrives_with_the_stop_of_the_worker_is_left_to_another_one() -> None:
+    class Stopping(WakeUps):
+        def receive(self, *, stop: threading.Event, **options: Any) -> list[Message]:
+            found = super().receive(stop=stop, **options)
+            stop.set()
+            return found
+
+    payload = task("sql", {}, ["rows"])
+    wakes, dispatcher = Stopping([payload.task_id]), AcceptingDispatcher([payload])
+    stop = threading.Event()
+    Slots(
+        cast("Any", wakes), cast("Any", dispatcher), Running(), ONE_SLOT, worker_id="w", stop=stop
+    ).run()
+    assert (dispatcher.claims, wakes.deleted) == ([], [])
+    assert len(wakes.receive(limit=1, stop=stop, queues=["ecs_python"])) == 1
+
+
 def test_a_task_that_does_not_end_in_time_is_interrupted() -> None:
-    with stopping(drain_seconds=0) as (dispatcher, _):
+    with stopping(drain_seconds=0) as (dispatcher, runner):
         pass
     [result] = dispatcher.results
+    assert runner.canceled == [(result.task_id, 1)]
     assert (result.status, result.error_code) == ("Failed", "worker_stopped")
 
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from trace_etl.api.task.events import ChainHead, Event
 from trace_etl.model.task import Isolation
+from trace_etl.spark.errors import TaskCanceled
 
 
 class EmitEvents(Protocol):
@@ -53,6 +54,11 @@ def never_paused() -> bool:
     return False
 
 
+def never_interrupted() -> bool:
+    """Return False: the default of `is_interrupted`."""
+    return False
+
+
 @dataclass(frozen=True)
 class DispatcherLink:
     """The attempt's lease, and the Dispatcher calls that it permits."""
@@ -65,6 +71,8 @@ class DispatcherLink:
     """Returns the current capability token; heartbeats replace it."""
     is_paused: Callable[[], bool] = never_paused
     """Whether the job is paused. A long-running operator sends no events during a pause."""
+    is_interrupted: Callable[[], bool] = never_interrupted
+    """Whether the attempt must stop. True before its runner is asked to cancel it."""
     report_head: Callable[[ChainHead], None] = ignore_head
     """Reports how far a follower is. Raises TraceError once the lease is lost."""
     log: Callable[[bytes], None] = ignore_output
@@ -75,3 +83,8 @@ class DispatcherLink:
     """Removes tokens and secrets from a text."""
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """The secrets that the job names, by name."""
+
+    def check(self) -> None:
+        """Raise TaskCanceled if the attempt must stop."""
+        if self.is_interrupted():
+            raise TaskCanceled("the task was canceled")

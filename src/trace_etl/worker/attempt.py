@@ -30,10 +30,15 @@ Interruption = Literal["lost", "canceled", "timeout", "stopped"]
 class Runner(Protocol):
     """Runs operators: in operator hosts, or in sandboxes."""
 
-    def run(self, task: lifecycle.TaskPayload, link: DispatcherLink) -> lifecycle.TaskResult: ...
+    def run(self, task: lifecycle.TaskPayload, link: DispatcherLink) -> lifecycle.TaskResult:
+        """Run the operator. Raises TaskCanceled if the link is interrupted before it starts."""
+        ...
 
-    def cancel(self, task_id: UUID, within: float) -> None:
-        """Stop a task within these seconds, even if other tasks must be stopped with it."""
+    def cancel(self, task_id: UUID, attempt: int, within: float) -> None:
+        """Stop an attempt within these seconds, even if other tasks must be stopped with it.
+
+        Does nothing if the attempt does not run: `run` checks the link before it starts.
+        """
         ...
 
 
@@ -118,6 +123,7 @@ class Attempt:
                 self._fence.lease_token,
                 token=lambda: self._token,
                 is_paused=lambda: self._is_paused,
+                is_interrupted=lambda: self._interruption is not None,
                 report_head=self._report_head,
                 log=self._log.write,
                 isolated=self._note_isolation,
@@ -316,6 +322,7 @@ class Attempt:
         return True
 
     def _interrupt(self, interruption: Interruption) -> None:
-        self._interruption = interruption
+        self._interruption = interruption  # first: the runner may be about to start the operator
         within = _LOST_SECONDS if interruption == "lost" else _CANCEL_SECONDS
-        self.runner.cancel(self.claimed.task.task_id, within)
+        task = self.claimed.task
+        self.runner.cancel(task.task_id, task.attempt, within)

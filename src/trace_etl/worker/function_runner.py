@@ -39,15 +39,17 @@ class FunctionRunner:
     directory: Path
     start: Callable[[Program, Callable[[bytes], None]], RunningProgram]
     """Starts a program in a sandbox, and passes its output on."""
-    _running: dict[UUID, RunningProgram] = field(default_factory=dict[UUID, RunningProgram])
-    _canceled: set[UUID] = field(default_factory=set[UUID])
+    _running: dict[tuple[UUID, int], RunningProgram] = field(
+        default_factory=dict[tuple[UUID, int], RunningProgram]
+    )
+    """The programs by task and attempt."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, task: TaskPayload, link: DispatcherLink) -> TaskResult:
         """Run the function of a task. Raises TraceError."""
         if task.udf is None or link.token is None or link.lease_token is None:
             raise BundleRefused(f"the task of the operator {task.operator} names no bundle")
-        with self._make_directory(task) as place, self._track(task.task_id):
+        with self._make_directory(task) as place:
             self.bundles.unpack(task.udf, place / "bundle")
             identity = AttemptIdentity(task.task_id, task.attempt, link.lease_token, link.token)
             sockets = _make_run_directory(task, place / "run")
@@ -55,15 +57,16 @@ class FunctionRunner:
             try:
                 ended = self._run_sandbox(task, task.udf, place, link)
             finally:
+                with self._lock:
+                    self._running.pop((task.task_id, task.attempt), None)
                 broker.close()
             self._check(task, ended, link)
             return make_result(task, broker.published)
 
-    def cancel(self, task_id: UUID, within: float = 0.0) -> None:
-        """End the function of a task at once."""
+    def cancel(self, task_id: UUID, attempt: int, within: float = 0.0) -> None:
+        """End the function of an attempt at once."""
         with self._lock:
-            self._canceled.add(task_id)
-            process = self._running.get(task_id)
+            process = self._running.get((task_id, attempt))
         if process is not None:
             process.kill()
 
@@ -76,15 +79,6 @@ class FunctionRunner:
             yield place
         finally:
             shutil.rmtree(place, ignore_errors=True)
-
-    @contextmanager
-    def _track(self, task_id: UUID) -> Generator[None]:
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running.pop(task_id, None)
-                self._canceled.discard(task_id)
 
     def _run_sandbox(
         self, task: TaskPayload, function: TaskFunction, place: Path, link: DispatcherLink
@@ -106,9 +100,9 @@ class FunctionRunner:
             limits=replace(program.limits, wall_seconds=float(task.timeout_seconds)),
         )
         with self._lock:
-            if task.task_id in self._canceled:
-                raise FunctionFailed("canceled before it started")
-            process = self._running[task.task_id] = self.start(program, link.log)
+            link.check()
+            process = self.start(program, link.log)
+            self._running[task.task_id, task.attempt] = process
         if process.wait_for_start():
             link.isolated(program.isolation)
             return process.wait()

@@ -171,10 +171,12 @@ def _run(
     def start(program: Program, on_output: Callable[[bytes], None]) -> SandboxedProcess:
         return SandboxedProcess(program, on_output=on_output)
 
+    is_late = threading.Event()
     link = DispatcherLink(
         lambda events, invalidations=(): None,
         lease_token=task.lease_token,
         token=lambda: task.capability_token,
+        is_interrupted=is_late.is_set,
         log=trial.output.extend,
     )
     if bundles.runtime(task).launcher != "lambda":
@@ -182,7 +184,12 @@ def _run(
     limits = {task.runtime: None}
     pool = EnvironmentPool(place, upstream, start, max_environments=1, idle_limits=limits)
     runner = LambdaRunner(bundles, pool)
-    timer = threading.Timer(task.timeout_seconds, runner.cancel, [task.task_id])
+
+    def interrupt() -> None:
+        is_late.set()
+        runner.cancel(task.task_id, task.attempt)
+
+    timer = threading.Timer(task.timeout_seconds, interrupt)
     timer.start()
     try:
         return runner.run(task, link)

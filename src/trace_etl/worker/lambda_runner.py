@@ -30,8 +30,10 @@ class LambdaRunner:
 
     bundles: Bundles
     environments: EnvironmentPool
-    _running: dict[UUID, Environment] = field(default_factory=dict[UUID, Environment])
-    _canceled: set[UUID] = field(default_factory=set[UUID])
+    _running: dict[tuple[UUID, int], Environment] = field(
+        default_factory=dict[tuple[UUID, int], Environment]
+    )
+    """The environments by task and attempt."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, task: TaskPayload, link: DispatcherLink) -> TaskResult:
@@ -44,9 +46,8 @@ class LambdaRunner:
         is_clean = False
         try:
             with self._lock:
-                if task.task_id in self._canceled:
-                    raise FunctionFailed("canceled before it started")
-                self._running[task.task_id] = environment
+                link.check()
+                self._running[task.task_id, task.attempt] = environment
             link.isolated("lambda")
             identity = AttemptIdentity(task.task_id, task.attempt, link.lease_token, link.token)
             request = _make_request(task, function)
@@ -56,17 +57,16 @@ class LambdaRunner:
             return make_result(task, environment.published)
         finally:
             with self._lock:
-                self._running.pop(task.task_id, None)
-                self._canceled.discard(task.task_id)
+                self._running.pop((task.task_id, task.attempt), None)
+                is_clean = is_clean and not link.is_interrupted()
             self.environments.give_back(key, environment, is_clean=is_clean)
 
-    def cancel(self, task_id: UUID, within: float = 0.0) -> None:
-        """End the environment of a task at once."""
-        with self._lock:
-            self._canceled.add(task_id)
-            environment = self._running.get(task_id)
-        if environment is not None:
-            environment.kill()
+    def cancel(self, task_id: UUID, attempt: int, within: float = 0.0) -> None:
+        """End the environment of an attempt at once."""
+        with self._lock:  # held while it is killed: after the attempt, another one may use it
+            environment = self._running.get((task_id, attempt))
+            if environment is not None:
+                environment.kill()
 
     def _prepare(self, task: TaskPayload, place: Path) -> Program:
         assert task.udf

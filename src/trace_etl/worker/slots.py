@@ -164,6 +164,9 @@ class Slots:
             stop=self._stop,
             queues=list(queues),
         )
+        if self._stop.is_set():
+            self._give_back(messages)
+            return
         self._claim(messages)
 
     def _wait_for_slot(self) -> dict[str, int]:
@@ -195,6 +198,11 @@ class Slots:
             else:
                 _log.debug("not_claimed", task_id=str(task_id))
                 self._consumer.delete(message)
+
+    def _give_back(self, messages: list[Message]) -> None:
+        """Make wake-ups visible to other workers: this one claims nothing more."""
+        for message in messages:
+            self._consumer.delay(message, timedelta(0), counted=False)
 
     def _read_wake_up(self, message: Message) -> UUID | None:
         try:

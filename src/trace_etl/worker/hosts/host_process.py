@@ -67,7 +67,8 @@ class HostProcess:
         self._mask = SecretMask()
         self._numbers = itertools.count(1)
         self._inboxes: dict[int, _Inbox] = {}
-        self._running: dict[int, UUID] = {}
+        self._running: dict[int, tuple[UUID, int]] = {}
+        """The task and the attempt of each run."""
         self._lock = threading.Lock()
         self._scraping = threading.Lock()
         self._ended = threading.Event()
@@ -108,10 +109,11 @@ class HostProcess:
                     return answer["text"]
 
     def run(self, task: TaskPayload, link: DispatcherLink) -> TaskResult:
-        """Run a task. Raises FailedInHost, HostLost."""
+        """Run a task. Raises FailedInHost, HostLost, TaskCanceled."""
         for value in link.secrets.values():
             self._mask.hide(value)
-        with self._register(task.task_id) as (number, inbox):
+        with self._register(task) as (number, inbox):
+            link.check()
             paused = link.is_paused()
             body = orjson.Fragment(task.model_dump_json())
             self._send("run", run=number, task=body, secrets=link.secrets, paused=paused)
@@ -129,10 +131,11 @@ class HostProcess:
                     return _read_result(message)
                 self._serve(number, link, message)
 
-    def cancel(self, task_id: UUID, within: float) -> None:
-        """Cancel a task. A task that does not end within these seconds ends with the whole host."""
+    def cancel(self, task_id: UUID, attempt: int, within: float) -> None:
+        """Cancel an attempt. If it does not end within these seconds, the whole host is killed."""
+        canceled = (task_id, attempt)
         with self._lock:
-            numbers = [number for number, found in self._running.items() if found == task_id]
+            numbers = [number for number, found in self._running.items() if found == canceled]
         for number in numbers:
             with suppress(HostLost):
                 self._send("cancel", run=number)
@@ -207,11 +210,11 @@ class HostProcess:
         self._send("reply", run=number, call=message["call"], failure=answer)
 
     @contextmanager
-    def _register(self, task_id: UUID) -> Generator[tuple[int, _Inbox]]:
+    def _register(self, task: TaskPayload) -> Generator[tuple[int, _Inbox]]:
         number, inbox = next(self._numbers), _Inbox()
         with self._lock:
             self._inboxes[number] = inbox
-            self._running[number] = task_id
+            self._running[number] = (task.task_id, task.attempt)
         try:
             if self._ended.is_set():
                 raise HostLost(self._explain_end())

@@ -62,17 +62,17 @@ class HostRunner(Collector):
             host.warm()
 
     def run(self, task: TaskPayload, link: DispatcherLink) -> TaskResult:
-        """Run a task in the host of its organisation. Raises FailedInHost, HostLost."""
+        """Run a task in the host of its organisation. Raises FailedInHost, HostLost, TaskCanceled."""
         idle_limit = self.served.idle_limit(task.runtime)
         with self._use(task.org_id or self.cfg.org_id, idle_limit) as host:
             return host.run(task, link)
 
-    def cancel(self, task_id: UUID, within: float) -> None:
-        """Cancel a task. If it does not end within these seconds, its host is killed."""
+    def cancel(self, task_id: UUID, attempt: int, within: float) -> None:
+        """Cancel an attempt. If it does not end within these seconds, its host is killed."""
         with self._changed:
             hosts = list(self._hosts.values())
         for host in hosts:
-            host.process.cancel(task_id, within)
+            host.process.cancel(task_id, attempt, within)
 
     def close(self) -> None:
         """Stop all hosts."""

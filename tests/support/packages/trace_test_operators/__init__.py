@@ -5,6 +5,7 @@ from trace_etl.dag.operator import Operator, OperatorConfig, one_output
 
 class StubbornConfig(OperatorConfig):
     file: str
+    obeys: bool = False
 
 
 class TalkativeConfig(OperatorConfig):

@@ -1,4 +1,4 @@
-"""Append to a file for ever, whatever happens to the task."""
+"""Append to a file for ever, whatever happens to the task, unless the operator is told to obey."""
 
 import time
 from pathlib import Path
@@ -11,3 +11,5 @@ def run(context: Any, config: Any) -> NoReturn:
             file.write("written\n")
             file.flush()
             time.sleep(0.01)
+            if config.obeys:
+                context.check()

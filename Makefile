@@ -31,7 +31,7 @@ test: $(VENV)/.dev $(VENV)/.prepared ## Run the tests
 test-chain: $(VENV)/.dev $(VENV)/.prepared $(ANVIL) ## Run the tests against a real node (needs npm)
 	$(BIN)/pytest -n 0 tests/chain $(TESTS)
 
-test-browser: $(VENV)/.dev $(VENV)/.prepared web/node_modules/.installed ## Run the tests of the web console in a browser (needs npm and Chromium)
+test-browser: $(VENV)/.dev $(VENV)/.prepared web/node_modules/.installed $(ANVIL) ## Run the tests of the web console in a browser (needs npm and Chromium)
 	$(BIN)/pytest -n 0 tests/browser $(TESTS)
 
 console: web/node_modules/.installed ## Bundle the libraries of the web console again (needs npm)

@@ -33,6 +33,7 @@ GROUPS = {
     "query": "bench.query",
     "sink": "bench.sink",
     "workers": "bench.workers",
+    "workers_shipped": "bench.shipped_worker",
 }
 
 

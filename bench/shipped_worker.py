@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -73,24 +73,22 @@ def run_through_worker(stack: BenchStack) -> float:
         return TASKS / (time.perf_counter() - began)
 
 
-def measure() -> list[Result]:
+def run() -> Iterator[Result]:
     """Compare one shipped worker with one worker of the load generator, on the same stack."""
     with start_stack() as stack:
         lifecycle.deploy(stack)
         lifecycle.ours_many(stack, 1)  # warm plans and caches
         with shipped_worker(stack):
             run_through_worker(stack)
-            return [
-                compare(
-                    f"worker_vs_{name}",
+            for name, peer in (
+                ("load_generator", lambda: lifecycle.ours_many(stack, 1)),
+                ("single_claims", lambda: lifecycle.ours_single(stack, 16)),
+            ):
+                yield compare(
+                    f"workers_shipped_vs_{name}",
                     lambda: run_through_worker(stack),
                     peer,
                     unit="tasks/s",
                     goal=">= 0.5",
                     rounds=ROUNDS,
                 )
-                for name, peer in (
-                    ("load_generator", lambda: lifecycle.ours_many(stack, 1)),
-                    ("single_claims", lambda: lifecycle.ours_single(stack, 16)),
-                )
-            ]

@@ -106,7 +106,8 @@ def _open_environment(bundle: Path) -> Generator[Callable[[], None]]:
     """Start an environment, and return a function that invokes it once."""
     place = bundle.parent / "environment"
     shutil.copytree(bundle, place / "bundle")
-    program = make_lambda_program(_FUNCTION, bundle, shipped_runtimes().entries["lambda"])
+    runtime = shipped_runtimes().entries["lambda"]
+    program = make_lambda_program(_FUNCTION, bundle, runtime, timeout=300)
     event = json.dumps(_EVENT).encode()
     with httpx.Client(base_url="https://bench") as client:
         environment = Environment(

@@ -15,7 +15,7 @@ from support.postgres import Templates, copied, postgres_server
 from support.scheduling import GroupScheduling, order_key
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.proof import native
-from trace_etl.sandbox.doctor import examine_sandbox
+from trace_etl.sandbox.doctor import examine_required
 
 # CI runs the same examples every time; `--hypothesis-profile=long` searches for new ones.
 settings.register_profile(
@@ -50,7 +50,7 @@ def sandbox() -> None:
 
     With TRACE_REQUIRE_SANDBOX, as in CI, this is an error.
     """
-    missing = [f for f in examine_sandbox() if f.is_required and not f.works]
+    missing = [f for f in examine_required() if f.is_required and not f.works]
     if missing:
         reason = f"{missing[0].layer}: {missing[0].detail}; {missing[0].fix}"
         (pytest.fail if os.environ.get("TRACE_REQUIRE_SANDBOX") else pytest.skip)(reason)

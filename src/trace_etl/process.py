@@ -25,9 +25,9 @@ def exit_on_signals() -> None:
     _handle_signals(exit_now)
 
 
-def stop_on_signals() -> threading.Event:
-    """Return an event that SIGTERM and SIGINT set."""
-    stop = threading.Event()
+def stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
+    """Let SIGTERM and SIGINT set an event, and return it."""
+    stop = stop or threading.Event()
 
     def set_stop(number: int, frame: FrameType | None) -> None:
         stop.set()

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
 from support.chain_rows import as_json, expected
+from support.dag_outputs import run_outputs
 from support.ministack import REGION, AwsKey, Ministack
 from support.waiting import eventually
 from support.whole_stack import connect
@@ -28,7 +30,7 @@ from trace_etl.lite.home import Home
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
 BLOCKS, SIZE = 60, 20
-# A follower, its compaction to Parquet, and a buffered dataset that the sink writes.
+# A follower, its compaction to Parquet, a buffered dataset that the sink writes, and rows that a check refuses.
 FOLLOW = """
 name: follow
 jobs:
@@ -55,6 +57,13 @@ jobs:
     update_strategy: append
     unique_key: [block_number]
     config: {sql: "SELECT block_number, count(*) AS n FROM logs GROUP BY block_number"}
+  - name: refused
+    operator: sql
+    inputs: [{from: {job: compact}}]
+    outputs: [refused]
+    max_attempts: 1
+    config: {sql: "SELECT block_number FROM logs"}
+    checks: [{rows: {max: 1}}]
 publish:
   - {name: compacted, from: {job: compact}}
   - name: busy_blocks
@@ -62,13 +71,17 @@ publish:
     write_mode: buffered
     schema: [{name: block_number, type: long, nullable: false}, {name: n, type: long}]
 """
-TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
-MAX_AMOUNT = 2**120  # the quickstart leaves larger amounts out of its sums
+# The loop deletes nothing, so that `trace storage sweep` does, at once.
+SWEEPS = {
+    "TRACE_SWEEP_STORAGE": "false",
+    "TRACE_STAGING_RETENTION": "PT0S",
+    "TRACE_BATCH_RETENTION": "PT0S",
+}
 ORDERS = {
     "blocks": "block_number",
     "transactions": "block_number, transaction_index",
     "logs": "block_number, log_index",
-    "receivers": "ALL",
+    "receivers": "token, receiver, transfers, amount",
     "compacted": "block_number, log_index",
     "busy_blocks": "block_number",
 }
@@ -97,9 +110,45 @@ class RunningStack:
         names = [column["name"] for column in answer["columns"]]
         return [dict(zip(names, row, strict=True)) for row in answer["rows"]]
 
+    def read_all(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows of all datasets."""
+        return {
+            name: self.query(f"SELECT * FROM {name} ORDER BY {order}")
+            for name, order in ORDERS.items()
+        }
+
     def tasks(self, dag: str) -> list[dict[str, Any]]:
         with connect(self.home) as stack:
             return stack.get_all("/v1/tasks", dag=dag)["items"]
+
+    def describe_unfinished(self) -> str:
+        """Name each task that is not completed and each batch that is not written, with the reason."""
+        tasks = [t for dag in ("quickstart", "follow") for t in self.tasks(dag)]
+        with connect(self.home) as stack:
+            batches = stack.get_all("/v1/batches")["items"]
+        found = [
+            f"{t['dag']}.{t['job']} {t['partition_key'] or t['cursor'] or ''}: {t['status']}, attempt"
+            f" {t['attempt']}: {t['error_message'] or t['reason'] or 'no reason'}"
+            for t in tasks
+            if t["status"] != "Completed"
+        ]
+        found += [
+            f"batch of {b['dag']}.{b['job']}: {b['state']}: {b['error_message'] or 'no error'}"
+            for b in batches
+            if b["state"] != "written"
+        ]
+        return "; ".join(found) or "every task is completed and every batch written"
+
+    def has_blocks(self, dataset: str, blocks: int) -> bool:
+        """Whether a dataset has so many blocks. Fails as soon as a task has failed for good."""
+        tasks = [t for t in self.tasks("follow") if t["job"] != "refused"]
+        failed = [t for t in tasks if t["status"] == "Failed" and t["retry_at"] is None]
+        assert not failed, self.describe_unfinished()
+        return self.count(dataset) == blocks
+
+    def count_refused(self) -> int:
+        """Count the tasks whose output a check has refused."""
+        return len([t for t in self.tasks("follow") if t["error_code"] == "check_failed"])
 
     def count(self, dataset: str) -> int:
         """Count blocks; 0 before the dataset has data."""
@@ -118,26 +167,33 @@ def collect(stack: RunningStack, url: str, directory: Path, *words: str) -> dict
     for dag in (follow, quickstart):
         stack.run("deploy", "--no-check", str(dag))
     stack.run("trigger", "quickstart", "request", "--range", f"0-{BLOCKS - 1}")
-    eventually(lambda: _is_done(stack), "all tasks of the quickstart are completed", within=300)
+    eventually(
+        lambda: _is_done(stack),
+        lambda: f"all tasks of the quickstart are completed: {stack.describe_unfinished()}",
+        within=300,
+    )
     assert stack.count("blocks") == BLOCKS
     blocks_with_logs = stack.count("logs")
     for dataset in ("compacted", "busy_blocks"):
         eventually(
-            lambda d=dataset: stack.count(d) == blocks_with_logs,
-            f"{dataset} is complete",
+            lambda d=dataset: stack.has_blocks(d, blocks_with_logs),
+            lambda d=dataset: (
+                f"{d} has {stack.count(d)} of {blocks_with_logs} blocks: "
+                + stack.describe_unfinished()
+            ),
             within=300,
         )
-    stack.run("storage", "sweep")
+    eventually(
+        lambda: stack.count_refused() == BLOCKS // SIZE,
+        lambda: f"the check refuses every partition: {stack.describe_unfinished()}",
+    )
     with trace_client.connect(stack.home) as client:
         for name in ("logs", "receivers"):
             rows = client.query(f"FROM {name} ORDER BY ALL").polars()
             assert_frame_equal(
                 client.scan(name).select(rows.columns).collect().sort("*"), rows.sort("*")
             )
-    return {
-        name: stack.query(f"SELECT * FROM {name} ORDER BY {order}")
-        for name, order in ORDERS.items()
-    }
+    return stack.read_all()
 
 
 def _is_done(stack: RunningStack) -> bool:
@@ -158,7 +214,35 @@ def make_key(aws: Ministack, bucket: str, prefix: str) -> AwsKey:
 
 def make_environment(aws: Ministack, key: AwsKey) -> dict[str, str]:
     s3 = {**key.environment, "TRACE_S3_REGION": REGION, "TRACE_S3_ENDPOINT": aws.url}
-    return {**s3, "TRACE_S3_ENCRYPTION": "AES256"}
+    return {**s3, **SWEEPS, "TRACE_S3_ENCRYPTION": "AES256"}
+
+
+def list_keys(aws: Ministack, bucket: str) -> set[str]:
+    """Return the keys of all objects below `data/`."""
+    listed = aws.call("s3", "list_objects_v2", Bucket=bucket, Prefix="data/")["Contents"]
+    return {item["Key"] for item in listed}
+
+
+def check_sweep(aws: Ministack, stack: RunningStack, bucket: str) -> None:
+    """A dry run names what a sweep deletes and deletes nothing; the sweep deletes exactly that."""
+    foreign = f"data/{LOCAL_ORG}/notes.txt"
+    aws.call("s3", "put_object", Bucket=bucket, Key=foreign, Body=b"not written by Trace")
+    before = list_keys(aws, bucket)
+    due = json.loads(stack.run("storage", "sweep", "--dry-run", "--json"))["items"]
+    assert {item["kind"] for item in due} == {"uncommitted", "batches"}
+    assert list_keys(aws, bucket) == before
+    roots = [
+        item["key"].removeprefix(f"s3://{bucket}/")
+        if item["kind"] == "batches"
+        else f"data/{LOCAL_ORG}/{item['key']}"
+        for item in due
+    ]
+    named = {key for key in before if key.startswith((*roots,))}
+    assert len(named) >= len(roots) and foreign not in named
+    swept = json.loads(stack.run("storage", "sweep", "--json"))
+    assert (swept["prefixes"] + swept["batches"], swept["failures"]) == (len(due), 0)
+    assert list_keys(aws, bucket) == before - named
+    assert json.loads(stack.run("storage", "sweep", "--dry-run", "--json"))["items"] == []
 
 
 def check_certificates(stack: RunningStack) -> None:
@@ -207,8 +291,7 @@ def check_backup(
     assert restored["datasets"] == saved["datasets"] and restored["tables"] == saved["tables"]
     try:
         other.run("up", "--detach")
-        for name, order in ORDERS.items():
-            assert other.query(f"SELECT * FROM {name} ORDER BY {order}") == rows[name], name
+        assert other.read_all() == rows
         check_certificates(other)
         check_damage(aws, other, bucket)
     finally:
@@ -226,14 +309,20 @@ def compute_rows(chain: DevChain) -> dict[str, list[dict[str, Any]]]:
     return {**rows, "compacted": rows["logs"], "busy_blocks": busy}
 
 
-def sum_transfers(logs: list[dict[str, Any]]) -> Counter[tuple[int, str, str]]:
-    """Sum the ERC-20 transfers of each partition by token and receiver."""
-    found: Counter[tuple[int, str, str]] = Counter()
-    for log in logs:
-        is_transfer = log["topic0"] == TRANSFER and not log["topic3"] and log["n_data_bytes"] == 32
-        if is_transfer and (amount := int(log["data"], 16)) < MAX_AMOUNT:
-            found[log["block_number"] // SIZE, log["address"], "0x" + log["topic2"][26:]] += amount
-    return found
+def run_on_files(directory: Path, url: str) -> dict[str, list[dict[str, Any]]]:
+    """Run the jobs of the quickstart with the `file` backend, and return the rows of all datasets."""
+    places = run_outputs("local[2]", directory, url, {}).quickstart
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name, place in places.items():
+        dataset = name.split(".")[1]
+        read = pq.read_table(next(place.glob("*.parquet"))).to_pylist()
+        rows.setdefault(dataset, []).extend(as_json(read))
+    return {name: sort_rows(found, ORDERS[name]) for name, found in rows.items()}
+
+
+def sort_rows(rows: list[dict[str, Any]], order: str) -> list[dict[str, Any]]:
+    columns = order.split(", ")
+    return sorted(rows, key=lambda row: [(row[c] is not None, row[c]) for c in columns])
 
 
 def test_a_stack_on_s3_gives_the_rows_of_the_chain_and_is_saved_and_restored(
@@ -248,13 +337,17 @@ def test_a_stack_on_s3_gives_the_rows_of_the_chain_and_is_saved_and_restored(
     try:
         with start_server(chain, "127.0.0.1", 0) as server:
             rows = collect(stack, server.url, tmp_path, "--objects-url", url)
+            check_sweep(aws, stack, bucket)
+            assert stack.read_all() == rows
             check_backup(aws, stack, bucket, rows)
-        stack.trace("down")
+            stack.trace("down")
+            on_files = run_on_files(tmp_path / "files", server.url)
         computed = compute_rows(chain)
         for name in ORDERS.keys() - {"receivers"}:
             assert rows[name] == computed[name] != [], name
-        sums = sorted(amount for amount in sum_transfers(computed["logs"]).values())
-        assert sums and sorted(int(row["amount"] or 0) for row in rows["receivers"]) == sums
+        assert on_files.keys() == {"blocks", "transactions", "logs", "receivers"}
+        for name, expected_rows in on_files.items():
+            assert sort_rows(rows[name], ORDERS[name]) == expected_rows != [], name
         objects = aws.call("s3", "list_objects_v2", Bucket=bucket, Prefix="data/")["Contents"]
         assert {item["Key"].split("/")[1] for item in objects} == {LOCAL_ORG}
         assert not list((home / "objects").rglob("*.parquet"))

@@ -5,7 +5,7 @@ from collections.abc import Generator
 import pytest
 from playwright.sync_api import Browser
 
-from support.browsing import Visit, World, open_browser, open_world, visit
+from support.browsing import Visit, World, fill, open_browser, open_services, visit
 from support.dispatcher import Secrets
 from support.postgres import Templates
 
@@ -14,7 +14,8 @@ from support.postgres import Templates
 def world(
     secrets: Secrets, templates: Templates, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[World]:
-    with open_world(secrets, templates, tmp_path_factory.mktemp("objects")) as made:
+    with open_services(secrets, templates, tmp_path_factory.mktemp("objects")) as made:
+        fill(made)
         yield made
 
 

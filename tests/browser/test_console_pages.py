@@ -4,29 +4,53 @@ Each test also checks that the page logged no error, violated no policy and aske
 """
 
 import re
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from support.browsing import HOSTILE, SHOP, TIP, Visit, World, visit
+from support.browsing import (
+    CASCADE,
+    FEED,
+    HOSTILE,
+    SHOP,
+    TIP,
+    Visit,
+    World,
+    create_link,
+    open_visit,
+    visit,
+)
+from support.pressure import graph
+from support.waiting import eventually
 
 PAGES = {
     "overview": "/",
     "dags": "/dags",
     "dag": f"/dags/{SHOP}?job=transfers",
+    "pressure": f"/dags/{CASCADE}?job=left",
     "dag text": f"/dags/{SHOP}?view=text",
     "versions": f"/dags/{SHOP}?view=versions",
+    "rollout": f"/dags/{SHOP}?view=rollout",
     "datasets": "/datasets",
     "dataset": "/datasets/transfers?key=0-9",
-    "columns": "/datasets/transfers?view=schema",
+    "columns": "/datasets/alerts?view=schema",
+    "columns with comments": "/datasets/spikes?view=schema",
+    "dataset versions": "/datasets/transfers?view=versions",
     "lineage": "/datasets/transfers?view=lineage",
     "rows": "/datasets/transfers?view=rows",
+    "dataset invalidations": "/datasets/volumes?view=invalidations",
     "tasks": "/tasks",
     "failures": "/tasks?view=failures",
     "query": "/query#SELECT%201",
     "backfills": "/operations/backfills",
     "pauses": "/operations/pauses",
+    "outbox": "/operations/outbox",
+    "batches": "/operations/batches",
+    "invalidations": "/operations/invalidations",
     "storage": "/operations/storage",
+    "runtimes": "/operations/runtimes",
     "users": "/operations/users",
     "keys": "/operations/keys",
 }
@@ -35,13 +59,67 @@ PAGES = {
 # --- all pages ------------------------------------------------------------------------------------
 
 
+def list_paths(world: World) -> dict[str, str]:
+    """Return all pages, with one task of each state."""
+    found = dict(PAGES)
+    for status in ("Queued", "Running", "Completed", "Failed"):
+        (task, *_) = world.get("/v1/tasks", dag=SHOP, job="transfers", status=status)["items"]
+        found[f"task {status}"] = f"/tasks/{task['task_id']}"
+    return found
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_accessible(browser: Browser, world: World, scheme: str) -> None:
     with visit(browser, world.url, world.token(), color_scheme=scheme) as admin:
-        for path in PAGES.values():
+        for path in list_paths(world).values():
             admin.go(path)
             admin.settle()
             admin.check_accessible()
+            admin.check_texts()
+        page = admin.page
+        admin.go(f"/dags/{SHOP}")
+        page.get_by_role("button", name="Pause all").click()
+        expect(page.get_by_role("dialog")).to_contain_text("Events wait")
+        admin.check_accessible()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        page.keyboard.press("/")
+        expect(page.locator(".search-list")).to_contain_text("volumes")
+        admin.check_accessible()
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Log out").click()
+        page.wait_for_selector("main.login")
+        admin.check_accessible()
+
+
+def test_what_users_wrote_shows_as_text(admin: Visit) -> None:
+    written = {
+        "/": ".",
+        f"/dags/{SHOP}?view=text": ".code",
+        f"/dags/{SHOP}?job=transfers": ".panel .code",
+        "/datasets/transfers": ".lead",
+        "/datasets/alerts?view=schema": "[role=table]",
+        "/datasets/spikes?view=schema": "[role=table]",
+        f"/tasks?status=Completed&dag={SHOP}&job=transfers": ".fields",
+        "/tasks?view=failures": "[role=table]",
+        "/operations/outbox": "[role=table]",
+        "/operations/batches": "[role=table]",
+    }
+    for path, selector in written.items():
+        admin.go(path)
+        admin.settle()
+        if selector == ".fields":
+            admin.page.locator("[role=row] a.mono").first.click()
+        box = admin.page.locator("main" if selector == "." else selector).filter(has_text=HOSTILE)
+        expect(box.first).to_be_visible()
+        admin.check_texts()
+
+
+def test_a_violation_is_found_also_after_the_page_was_left(admin: Visit) -> None:
+    with admin.expect_problem("style-src"):
+        admin.go("/")
+        admin.page.evaluate("document.body.setAttribute('style', 'color: red')")
+        admin.go("/dags")
 
 
 def test_no_page_is_wider_than_a_phone(browser: Browser, world: World) -> None:
@@ -54,15 +132,33 @@ def test_no_page_is_wider_than_a_phone(browser: Browser, world: World) -> None:
             assert width <= phone["width"], name
 
 
-def test_a_reader_sees_no_button_that_would_be_refused(reader: Visit) -> None:
-    verbs = re.compile("Pause|Resume|Retry|Cancel|Invalidate|Promote|Roll back|Sweep|Start|Preview")
-    for path in PAGES.values():
-        if path == "/operations/users":
-            continue  # for admins only
-        reader.go(path)
-        reader.settle()
-        expect(reader.page.locator("main button").filter(has_text=verbs)).to_have_count(0)
-    expect(reader.page.get_by_text("rita · reader")).to_be_visible()
+_VERBS = (
+    r"Pause|Pause all|Resume|Retry|Retry \d+|Cancel|Cancel \d+|Invalidate|Promote|Roll back|Start|Preview"
+    "|Replay failed|Drop|Sweep now|Enable|Disable"
+)
+_OF_WRITERS = {"Pause", "Pause all", "Retry", "Cancel", "Invalidate", "Preview"} | {
+    "Replay failed",
+    "Drop",
+}
+
+
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [("rita", set[str]()), ("wanda", _OF_WRITERS), (None, _OF_WRITERS | {"Sweep now", "Disable"})],
+)
+def test_a_role_sees_the_buttons_that_are_not_refused(
+    browser: Browser, world: World, user: str | None, expected: set[str]
+) -> None:
+    with visit(browser, world.url, world.token(user)) as visitor:
+        seen = set[str]()
+        for path in list_paths(world).values():
+            if path == "/operations/users" and user:
+                continue  # for admins only
+            visitor.go(path)
+            visitor.settle()
+            texts = visitor.page.locator("main button").all_inner_texts()
+            seen |= {re.sub(r" \d+$", "", text) for text in texts if re.fullmatch(_VERBS, text)}
+        assert seen == expected
 
 
 def test_a_reader_cannot_act_from_the_page_either(reader: Visit) -> None:
@@ -72,8 +168,8 @@ def test_a_reader_cannot_act_from_the_page_either(reader: Visit) -> None:
         return (await fetch(path, {method: "POST", headers, body: JSON.stringify(body)})).status;
     }"""
     pause = ["/api/v1/pauses", {"dag": SHOP, "job": "transfers"}]
-    assert reader.page.evaluate(call, pause) == 403
-    reader.problems.clear()  # the browser logs the refused request
+    with reader.expect_problem("403"):
+        assert reader.page.evaluate(call, pause) == 403
 
 
 # --- pages ----------------------------------------------------------------------------------------
@@ -82,7 +178,11 @@ def test_a_reader_cannot_act_from_the_page_either(reader: Visit) -> None:
 def test_the_overview_links_to_what_it_counts(admin: Visit) -> None:
     page = admin.page
     admin.go("/")
-    expect(page.locator(".banner")).to_contain_text("2 tasks failed permanently")
+    banner = page.locator(".banner")
+    expect(banner).to_contain_text("2 tasks failed permanently")
+    expect(banner).to_contain_text("1 batch dead-lettered")
+    expect(banner).to_contain_text("no worker for runtime ecs_python")
+    expect(banner).to_contain_text("4 jobs paused")
     expect(page.get_by_role("table", name="Followed chains")).to_contain_text(f"{TIP} / follow")
     page.locator("a.stat").filter(has_text="Failed").click()
     expect(page).to_have_url(re.compile("view=failures"))
@@ -139,7 +239,7 @@ def test_versions_are_compared_and_rolled_back(admin: Visit, world: World) -> No
     expect(page.locator("main li").filter(has_text="alerts")).to_contain_text("changed")
     page.get_by_role("button", name="Roll back").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("become current immediately")
+    expect(dialog).to_contain_text("becomes current immediately")
     dialog.get_by_role("button", name="Roll back").click()
     expect(page.locator(".toast")).to_contain_text("is current again")
     assert world.get(f"/v1/dags/{SHOP}")["dag_version"] == before["dag_version"]
@@ -201,9 +301,9 @@ def test_a_wrong_query_says_what_is_wrong(admin: Visit) -> None:
     page = admin.page
     admin.go("/query")
     page.get_by_label("SQL query").fill("SELECT nothing FROM nowhere")
-    page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("nowhere")
-    admin.problems.clear()  # the browser logs the refused request
+    with admin.expect_problem("status of 4"):
+        page.get_by_role("button", name="Run", exact=True).click()
+        expect(page.get_by_role("alert")).to_contain_text("nowhere")
 
 
 def test_an_invalidation_appears_on_the_overview_without_a_reload(
@@ -233,10 +333,301 @@ def test_pausing_needs_a_confirmation_and_hostile_reasons_show_as_text(
     assert "pwned" not in page.title()
     page.get_by_role("button", name="Resume").click()
     page.get_by_role("dialog").get_by_role("button", name="Resume").click()
-    expect(page.get_by_text("Nothing is paused.")).to_be_visible()
+    expect(page.get_by_role("table", name="Pauses")).not_to_contain_text(HOSTILE)
+
+
+def test_backpressure_is_shown_on_every_edge_that_holds_it(admin: Visit, world: World) -> None:
+    page = admin.page
+    admin.go(f"/dags/{CASCADE}")
+    expect(page.locator(".edge.held")).to_have_count(5)
+    page.get_by_role("button", name=re.compile(f"{CASCADE} left: ")).click()
+    panel = page.locator(".panel").last
+    expect(panel).to_contain_text("join")
+    expect(panel.get_by_role("button", name="Pause", exact=True)).to_be_visible()
+    # Only pauses of the page are known: the edges below one of them are found along all ways.
+    held = page.evaluate(
+        """async () => {
+            const script = document.querySelector("script[type=module]").src;
+            const {findHeldEdges} = await import(new URL("pages/dag.js", script));
+            const edge = (from, to) => ({from_dag: "d", from_job: from, to_dag: "d", to_job: to});
+            const edges = [["top", "a"], ["a", "b"], ["a", "c"], ["b", "end"], ["c", "end"], ["x", "end"]];
+            const pauses = [{dag: "d", job: "top", by_dag: "d", by_job: "end"}];
+            return [...findHeldEdges({edges: edges.map((e) => edge(...e)), pauses})].sort();
+        }"""
+    )
+    assert held == ["d/a>d/b", "d/a>d/c", "d/b>d/end", "d/c>d/end", "d/top>d/a"]
+
+
+def test_a_pause_by_a_user_with_a_dot_in_the_name_is_resumed(
+    browser: Browser, world: World
+) -> None:
+    with visit(browser, world.url, world.token("ada.lane")) as writer:
+        page = writer.page
+        writer.go(f"/dags/{FEED}?job=spikes")
+        page.get_by_role("button", name="Pause", exact=True).click()
+        page.get_by_role("dialog").get_by_label("Reason").fill(f"maintenance {HOSTILE}")
+        page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+        expect(page.locator(".toast")).to_contain_text("Paused 1 job")
+        (pause,) = world.get("/v1/pauses", dag=FEED)["items"]
+        assert (pause["by"], pause["reason"]) == ("ada.lane", f"maintenance {HOSTILE}")
+        page.locator(".panel").last.get_by_role("button", name="Resume").click()
+        page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+        expect(page.locator(".toast").last).to_contain_text("Resumed")
+        assert not world.get("/v1/pauses", dag=FEED)["items"]
+
+
+def test_failures_are_retried_as_a_group_and_others_are_not_touched(
+    admin: Visit, world: World
+) -> None:
+    page = admin.page
+    world.trigger(300, 309)
+
+    def find() -> dict[str, Any] | None:
+        return next(
+            (t for t in world.queued("transfers", 1) if t["partition_key"] == "300-309"), None
+        )
+
+    task = eventually(find, "the task is queued")
+    world.fail(task, code=None)
+    admin.go("/tasks?view=failures")
+    table = page.get_by_role("table", name="Failures by error")
+    row = table.get_by_role("row").filter(has_text="without a code")
+    row.get_by_role("link", name="1", exact=True).click()
+    expect(page.get_by_role("table", name="Tasks, newest first").get_by_role("row")).to_have_count(
+        2
+    )
+    page.go_back()
+    row.get_by_role("button", name="Retry 1").click()
+    page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+    expect(page.locator(".toast")).to_contain_text("1 task will run again")
+    assert [f["tasks"] for f in world.get("/v1/failures")["items"]] == [2]
+    table.get_by_role("button", name="Retry 2").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("sql_failed")
+    dialog.get_by_role("button", name="Cancel").click()
+
+
+def test_tasks_are_filtered_by_runtime_and_read_on_after_a_failure(
+    admin: Visit, world: World
+) -> None:
+    page = admin.page
+    wide = graph(world.bench, {"work": "split"}, name="wide")
+    wide.trigger(220)
+    world.queued("work", 220, "wide")
+    admin.go("/tasks?runtime=ecs_python&dag=wide")
+    expect(page.get_by_label("Runtime")).to_have_value("ecs_python")
+    foot = page.locator(".table-foot")
+    expect(foot).to_have_text("200 tasks loaded; scroll for more")
+    page.route("**/api/v1/tasks?*after=*", lambda route: route.fulfill(status=503))
+    to_end = "document.querySelector('.table-scroll').scrollTo(0, 1e6)"
+    with admin.expect_problem("503"):
+        page.evaluate(to_end)
+        expect(page.locator(".toast")).to_contain_text("HTTP 503")
+    page.unroute("**/api/v1/tasks?*after=*")
+    page.evaluate("document.querySelector('.table-scroll').scrollTo(0, 0)")
+    page.evaluate(to_end)
+    expect(foot).to_have_text("220 tasks loaded")
+    world.post("/v1/pauses", {"dag": "wide", "job": "work"})
+    page.get_by_label("Runtime").fill("inline")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("No task matches.").or_(foot)).to_be_visible()
+    world.post("/v1/dags/wide/remove", {})
+
+
+def test_a_window_of_the_map_that_cannot_be_read_is_said(admin: Visit) -> None:
+    page = admin.page
+    admin.go("/datasets/transfers")
+    canvas = page.locator("canvas.main")
+    expect(canvas).to_have_attribute("aria-label", re.compile("60 committed"))
+    page.route("**/map?*start=*", lambda route: route.fulfill(status=503))
+    with admin.expect_problem("503"):
+        canvas.focus()
+        page.keyboard.press("+")
+        expect(page.get_by_role("alert")).to_contain_text("503")
+    page.unroute("**/map?*start=*")
+    page.keyboard.press("-")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_link_to_a_log_scrolls_to_it(browser: Browser, world: World) -> None:
+    small = {"width": 1000, "height": 400}
+    with visit(browser, world.url, world.token(), viewport=small) as admin:
+        admin.go("/datasets/transfers?key=0-9")
+        admin.page.get_by_role("link", name="Open the log").click()
+        expect(admin.page.get_by_role("log")).to_contain_text(f"reads 0-9 {HOSTILE}")
+        expect(admin.page.get_by_role("log")).to_be_in_viewport()
+
+
+def test_a_new_version_is_built_promoted_and_rolled_back(admin: Visit, world: World) -> None:
+    page = admin.page
+    before = world.get(f"/v1/dags/{SHOP}")
+    old = world.get("/v1/datasets/transfers")["dataset_version"]
+    world.post("/v1/dags", {"text": before["text"].replace("receiver, amount", "amount")})
+    admin.go(f"/dags/{SHOP}")
+    expect(page.locator(".banner")).to_contain_text("Rolling out")
+    admin.go(f"/dags/{SHOP}?view=rollout")
+    expect(page.get_by_role("table", name="Datasets of the rollout")).to_contain_text("transfers")
+    page.get_by_role("button", name="Promote").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("110 blocks of them are not built yet")
+    dialog.get_by_role("button", name="Promote").click()
+    expect(page.locator(".toast")).to_contain_text("The new version is current.")
+    # Readers see an empty dataset now. The version before it still has its partitions.
+    admin.go("/datasets/transfers")
+    expect(page.get_by_text("No partition is committed yet.")).to_be_visible()
+    page.get_by_label("Version", exact=True).select_option(old)
+    table = page.get_by_role("table", name="Partitions")
+    expect(table.get_by_role("row")).to_have_count(7)
+    table.get_by_role("link", name="20-29").click()
+    expect(page.get_by_role("heading", name="Partition 20-29")).to_be_visible()
+    expect(page).to_have_url(re.compile(old))
+    expect(page.get_by_role("table", name="Outputs made from it")).to_contain_text("volumes")
+    admin.go("/datasets/transfers?view=lineage")
+    page.get_by_label("As of version").select_option(old)
+    expect(page.get_by_role("button", name=re.compile("volumes, written by"))).to_be_visible()
+    admin.go(f"/dags/{SHOP}")
+    page.get_by_role("button", name="Roll back").click()
+    page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
+    expect(page.locator(".toast")).to_contain_text("is current again")
+    assert world.get(f"/v1/dags/{SHOP}")["dag_version"] == before["dag_version"]
+
+
+def test_what_was_not_delivered_is_replayed_retried_or_dropped(admin: Visit, world: World) -> None:
+    page = admin.page
+    admin.go("/operations/outbox")
+    page.get_by_role("button", name="Replay failed").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Replay 1 side effect?")
+    page.get_by_role("dialog").get_by_role("button", name="Replay").click()
+    expect(page.locator(".toast")).to_contain_text("1 are tried again")
+    admin.go("/operations/batches")
+    row = page.get_by_role("row").filter(has_text=HOSTILE)
+    row.get_by_role("button", name="Retry").click()
+    page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+    expect(row).to_have_count(0)
+    (batch, *_) = world.get("/v1/batches")["items"]
+    world.bench.rows(
+        "UPDATE buffer_publishes SET failed_at = now(), error_code = 'x', error_message = 'gone'"
+        " WHERE publish_id = %s",
+        batch["publish_id"],
+    )
+    admin.go("/operations/batches")
+    page.get_by_role("row").filter(has_text="gone").get_by_role("button", name="Drop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Drop").click()
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    left = [item["publish_id"] for item in world.get("/v1/batches")["items"]]
+    assert batch["publish_id"] not in left
+
+
+def test_a_large_graph_is_laid_out_without_a_worker(admin: Visit, world: World) -> None:
+    page = admin.page
+    jobs = {f"j{i}": "split" if i < 4 else f"j{i - 4}" for i in range(260)}
+    graph(world.bench, jobs, name="deep")
+    workers: list[str] = []
+    page.on("worker", lambda worker: workers.append(worker.url))
+    admin.go("/dags/deep")
+    page.get_by_label("Find a job").fill("j259")
+    node = page.get_by_role("button", name=re.compile("deep j259: "))
+    expect(node).to_be_in_viewport()
+    assert not workers
+    inputs = page.locator(".graph .edge")
+    expect(inputs.first).to_be_attached()
+    world.post("/v1/dags/deep/remove", {})
+
+
+def test_the_editor_completes_keeps_a_history_and_downloads_parquet(admin: Visit) -> None:
+    page = admin.page
+    admin.go("/query")
+    editor = page.get_by_label("SQL query")
+    editor.focus()
+    page.keyboard.type("SELECT n FROM transf")
+    option = page.get_by_role("option", name=re.compile("transfers"))
+    expect(option).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(editor).to_contain_text("FROM transfers")
+    page.keyboard.type(" LIMIT 2")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("table", name="Result").get_by_role("row")).to_have_count(3)
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Parquet").click()
+    assert started.value.path().read_bytes()[:4] == b"PAR1"
+    editor.fill("SELECT 1 AS one")
+    page.locator(".history button").first.click()
+    expect(editor).to_contain_text("FROM transfers")
+    page.reload()
+    expect(page.locator(".history button").first).to_contain_text("FROM transfers LIMIT 2")
+
+
+# --- login ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stranger(browser: Browser, world: World) -> Generator[Visit]:
+    with open_visit(browser, world.url) as made:
+        yield made
+
+
+def test_a_link_opens_the_page_once_and_leaves_no_code(stranger: Visit, world: World) -> None:
+    page = stranger.page
+    first = create_link(world.url, world.token("rita"))
+    page.goto(first)
+    expect(page.get_by_text("rita · reader")).to_be_visible()
+    expect(page).to_have_url(f"{world.url}/")
+    # With an open session, a link of another user changes the user.
+    page.goto(create_link(world.url, world.token("wanda")))
+    expect(page.get_by_text("wanda · writer")).to_be_visible()
+    expect(page).to_have_url(f"{world.url}/")
+    with stranger.expect_problem("401"):
+        page.goto(first)
+        expect(page.locator(".toast")).to_contain_text("this link was used")
+    expect(page.get_by_text("wanda · writer")).to_be_visible()
+    page.goto(f"{world.url}/login")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+def test_without_a_session_a_used_link_says_so_and_a_token_logs_in(
+    stranger: Visit, world: World
+) -> None:
+    page = stranger.page
+    with stranger.expect_problem("401"):
+        page.goto(f"{world.url}/login#nonsense")
+        expect(page.get_by_role("alert")).to_contain_text("trace console")
+    assert "nonsense" not in page.url
+    page.get_by_label(re.compile("paste a token")).fill(world.token("rita"))
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_text("rita · reader")).to_be_visible()
+
+
+def test_an_open_page_acts_after_another_tab_logged_in_again(admin: Visit, world: World) -> None:
+    page = admin.page
+    admin.go("/operations/storage")
+    second = admin.context.new_page()
+    admin.watch(second)
+    second.goto(create_link(world.url, world.token()))
+    expect(second.get_by_role("heading", name="Overview")).to_be_visible()
+    with admin.expect_problem("403"):
+        page.get_by_role("button", name="Sweep now").click()
+        page.get_by_role("dialog").get_by_role("button", name="Sweep").click()
+        expect(page.locator(".toast")).to_contain_text("deleted")
 
 
 # --- manners --------------------------------------------------------------------------------------
+
+
+def test_pages_are_read_again_after_a_gap_in_the_stream(admin: Visit, world: World) -> None:
+    second = admin.context.new_page()
+    admin.watch(second)
+    second.goto(f"{admin.url}/tasks?dag={SHOP}&job=request")
+    expect(second.locator(".dot.live")).to_be_visible()
+    expect(second.get_by_role("row")).not_to_have_count(0)
+    rows = second.get_by_role("row").count()
+    admin.context.route("**/api/v1/changes", lambda route: route.fulfill(status=503))
+    with admin.expect_problem("503"):
+        admin.page.close()  # it read the stream for both
+        admin.page = second
+        expect(second.locator(".dot.offline")).to_be_visible()
+        world.trigger(210, 219)
+    admin.context.unroute("**/api/v1/changes")
+    expect(second.get_by_role("row")).not_to_have_count(rows)
 
 
 def test_tabs_share_one_stream_and_both_are_live(admin: Visit, world: World) -> None:
@@ -266,6 +657,15 @@ def test_keys_search_and_go_to_pages(admin: Visit) -> None:
     expect(page).to_have_url(re.compile("/datasets/volumes"))
     page.keyboard.press("g")
     page.keyboard.press("t")
+    expect(page).to_have_url(re.compile("/tasks$"))
+    page.keyboard.press("q")  # `g` counts once
+    page.keyboard.press("g")
+    page.keyboard.press("x")
+    page.keyboard.press("q")
+    page.reload()
+    page.wait_for_selector("main h1")
+    page.keyboard.press("d")
+    expect(page.get_by_role("heading", name="Tasks", exact=True)).to_be_visible()
     expect(page).to_have_url(re.compile("/tasks$"))
 
 

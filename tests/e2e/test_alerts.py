@@ -1,5 +1,7 @@
 """The same alert rule in three languages on the whole stack, through a reorganisation."""
 
+import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,6 +29,22 @@ def test_the_example_names_the_hashes_of_its_functions() -> None:
         assert jobs[job]["udf"]["sha256"] == build_bundle(EXAMPLE / directory).sha256
 
 
+def documented_commands() -> str:
+    """Return the commands in the comment at the top of the example."""
+    lines = (EXAMPLE / "dag.yaml").read_text().splitlines()
+    return "\n".join(line.removeprefix("#   ") for line in lines if line.startswith("#   "))
+
+
+def test_the_documented_directories_have_the_names_of_the_bundles() -> None:
+    pushed = re.search(r"for rule in (.*); do trace udf push", documented_commands())
+    assert pushed
+    jobs = yaml.safe_load((EXAMPLE / "dag.yaml").read_text())["jobs"]
+    bundles = [job["udf"]["bundle"] for job in jobs if "udf" in job]
+    assert [Path(directory).name for directory in pushed[1].split()] == bundles
+    [compiler] = re.findall(r"^ *rustc .*?\.rs", documented_commands(), re.MULTILINE)
+    assert compiler.strip() in (EXAMPLE / "native" / "src" / "main.rs").read_text()
+
+
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The directories of the bundles: those whose language this machine has."""
@@ -36,14 +54,21 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         found["typescript"] = EXAMPLE / "typescript"
     except SandboxUnavailable:
         pass
-    compiler = shutil.which("rustc")
-    if compiler is not None:
-        directory = tmp_path_factory.mktemp("native")
-        flags = ["-C", "target-feature=+crt-static", "-o", str(directory / "bootstrap")]
-        source = str(EXAMPLE / "native" / "src" / "main.rs")
-        subprocess.run([compiler, *flags, source], check=True)
-        found["native"] = directory
+    if shutil.which("rustc") is not None:
+        root = tmp_path_factory.mktemp("root")
+        shutil.copytree(EXAMPLE / "native", root / "examples" / "alerts" / "native")
+        build, _, _ = documented_commands().partition("for rule")
+        build = build[build.index("(cd ") :]
+        subprocess.run(["bash", "-e", "-c", build], cwd=root, check=True)
+        found["native"] = root / "examples" / "alerts" / "native" / "target" / "native"
     return found
+
+
+def test_the_program_in_rust_is_built_where_the_example_says(bundles: dict[str, Path]) -> None:
+    if "native" not in bundles:
+        pytest.skip("needs rustc")
+    assert build_bundle(bundles["native"]).sha256
+    assert os.access(bundles["native"] / "bootstrap", os.X_OK)
 
 
 JOBS = {"python": "in_python", "typescript": "in_typescript", "native": "in_rust"}
@@ -57,7 +82,8 @@ def deploy_rules(stack: Stack, bundles: dict[str, Path], file: Path) -> None:
     dag["publish"] = [p for p in dag["publish"] if p["from"]["job"] not in absent]
     for language, directory in bundles.items():
         [job] = [job for job in dag["jobs"] if job["name"] == JOBS[language]]
-        pushed = stack.json("udf", "push", str(directory), "--name", job["udf"]["bundle"])
+        pushed = stack.json("udf", "push", str(directory))
+        assert pushed["name"] == job["udf"]["bundle"]
         job["udf"]["sha256"] = pushed["sha256"]
     file.write_text(yaml.safe_dump(dag))
     deployed = stack.trace("deploy", "--no-check", str(file))

@@ -65,6 +65,7 @@ OWN_FILES = {
         "run/query",
     ],
     "scheduler": ["credentials/scheduler", "tls/ca.pem", "tls/server", "run/scheduler"],
+    "console": ["tls/ca.pem", "run/console"],
 }
 
 

@@ -285,6 +285,75 @@ def test_history_waits_for_finality_and_has_no_block_that_a_reorganisation_repla
     assert found == [[row["block_number"], "0x" + row["block_hash"].hex()] for row in wanted]
 
 
+PROVISIONAL = """
+name: early
+jobs:
+  - {name: request, source: {kind: manual}, outputs: [ranges]}
+  - {name: split, operator: range_splitter, inputs: [{from: {job: request}}], outputs: [ranges],
+     config: {size: 20}}
+  - {name: ingest, operator: cryo_ingest, inputs: [{from: {job: split}}], outputs: [blocks],
+     config: {finality: provisional}}
+  - {name: derived, operator: sql, inputs: [{from: {job: ingest}}], outputs: [hashes],
+     config: {sql: "SELECT block_number, block_hash FROM blocks"}}
+publish:
+  - {name: early_blocks, from: {job: ingest}}
+  - {name: early_hashes, from: {job: derived}}
+"""
+
+
+def test_provisional_blocks_are_confirmed_or_replaced_after_a_reorganisation(
+    stack: Stack, tmp_path: Path
+) -> None:
+    file = tmp_path / "early.yaml"
+    file.write_text(PROVISIONAL)
+    assert stack.trace("deploy", "--no-check", str(file)).returncode == 0
+    head = stack.chain.head
+    final, first = head - 64, (head - 64) // 20 * 20 - 20
+    stack.json("trigger", "early", "request", "--range", f"{first}-{head}")
+
+    def marks() -> dict[str, bool]:
+        with connect(stack.home) as client:
+            items = client.get_all("/v1/datasets/early_blocks/certificates")["items"]
+        return {item["partition_key"]: item["verified"]["provisional"] for item in items}
+
+    def count(job: str, status: str) -> int:
+        return len([t for t in stack.tasks("early") if (t["job"], t["status"]) == (job, status)])
+
+    def changed(dataset: str, cursor: str) -> dict[str, tuple[str, str]]:
+        items = stack.json("changes", dataset, "--since", cursor)["items"]
+        return {i["partition_key"]: (i["kind"], i["reason"]) for i in items}
+
+    keys = [f"{n}-{min(n + 19, head)}" for n in range(first, head + 1, 20)]
+    wanted = {key: int(key.split("-")[1]) > final for key in keys}
+    assert True in wanted.values() and False in wanted.values()
+    eventually(lambda: count("derived", "Completed") == len(keys), "derived from early blocks")
+    assert marks() == wanted
+    cursors = {
+        name: stack.json("changes", name, "--since", "now")["cursor"]
+        for name in ("early_blocks", "early_hashes")
+    }
+
+    replaced = stack.node.reorg(30)
+    stack.node.mine(64)  # now the replaced blocks are final
+    eventually(lambda: not any(marks().values()), "all blocks are confirmed or replaced")
+    orphaned = [key for key in keys if int(key.split("-")[1]) >= replaced]
+    assert 1 < len(orphaned) < list(wanted.values()).count(True)
+    eventually(lambda: count("derived", "Completed") == len(keys) + len(orphaned))
+    assert count("ingest", "Completed") == len(keys) + list(wanted.values()).count(True)
+    assert changed("early_blocks", cursors["early_blocks"]) == dict.fromkeys(
+        orphaned, ("replaced", "reorganisation")
+    )
+    assert changed("early_hashes", cursors["early_hashes"]).keys() == {*orphaned}
+    truth = expected(stack.chain, first, head)["blocks"]
+    hashes = [[row["block_number"], "0x" + row["block_hash"].hex()] for row in truth]
+    with connect(stack.home) as client:
+        for name in cursors:
+            sql = f"SELECT block_number, block_hash FROM {name} ORDER BY 1"
+            assert client.query(sql)["rows"] == hashes, name
+    verified = stack.json("verify", "early_blocks", "--against", stack.node.url)
+    assert verified["partitions"] == len(keys)
+
+
 def large_transfers(chain: DevChain, first: int, minimum: int) -> list[list[Any]]:
     """Return block, token and amount of the large_transfers ERC-20 transfers from a block on."""
     found: list[list[Any]] = []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -104,6 +105,10 @@ def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
 def test_a_stack_starts_reports_its_status_and_stops_completely(home: Path) -> None:
     with running(home) as stack:
         assert stack.first_line == "up"
+        count = len(SERVICES)
+        reported = re.findall(r"ready: (\d+) of (\d+)", stack.log.read_text())
+        assert [int(ready) for ready, _ in reported] == sorted(int(ready) for ready, _ in reported)
+        assert reported[0] == ("0", str(count)) and reported[-1] == (str(count), str(count))
         status = trace(home, "status", "--json")
         assert status.returncode == 0, status.stdout
         found = json.loads(status.stdout)

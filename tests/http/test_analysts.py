@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +100,12 @@ class Analyst:
         done = self.trace(*words)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def count_free_slots(self) -> int:
+        """Return how many more queries the Query Service could run now."""
+        with self.query.client() as http:
+            metrics = http.get("/metrics").text
+        return int(float(metrics.split("\ntrace_query_slots_free ")[1].split()[0]))
 
     def commit_blocks(self, start: int, end: int) -> None:
         numbers = pa.array(range(start, end + 1), pa.int64())
@@ -249,7 +254,8 @@ def test_the_prompt_answers_completes_and_cancels(analyst: Analyst, prompt: Term
     prompt.expect("^")
     prompt.expect("trace>")
     prompt.type(f"{SPIN};\r")
-    time.sleep(1)  # the query runs; nothing shows it
+    free = analyst.query.cfg.query_slots - 1
+    eventually(lambda: analyst.count_free_slots() == free, "the query runs")
     prompt.type("\x03")
     prompt.expect("canceled")
     prompt.type("SELECT 6 * 7 AS answer;\r")

@@ -28,6 +28,39 @@ def test_parts_are_kept_once_and_read_from_a_position(shared: Bench) -> None:
     assert read(shared, task, start=12)["parts"] == []
 
 
+def test_windows_from_the_end_have_every_character_once(shared: Bench) -> None:
+    [task] = shared.tasks()
+    attempt, position, whole = shared.claimed(task), 0, ""
+    for n in range(5):
+        text = f"{n} zwölf €\n" * 7
+        assert send(shared, attempt, position, text).status_code == 200
+        position, whole = position + len(text.encode()), whole + text
+    for size in (4, 5, 64, 1000):
+        found, before = "", position
+        while before > 0:
+            answer = read(shared, task, tail=size, before=before)
+            assert answer["size"] == position
+            found = "".join(part["text"] for part in answer["parts"]) + found
+            assert answer["next_start"] == before
+            before = answer["first"]
+        assert found == whole, size
+    assert read(shared, task, tail=8)["next_start"] == position
+    assert read(shared, task, start=3)["parts"][0]["text"].startswith("wölf")
+
+
+def test_an_answer_is_bounded_and_reading_goes_on(shared: Bench) -> None:
+    [task] = shared.tasks()
+    attempt, text = shared.claimed(task), "ä" * 65_536
+    for n in range(12):
+        assert send(shared, attempt, n * 131_072, text).status_code == 200
+    first = read(shared, task, start=131)
+    assert first["next_start"] - first["first"] <= 1024 * 1024
+    rest = read(shared, task, start=first["next_start"])
+    texts = [part["text"] for part in (*first["parts"], *rest["parts"])]
+    assert rest["next_start"] == rest["size"] == 12 * 131_072
+    assert sum(map(len, texts)) == 12 * 65_536 - 66
+
+
 def test_an_attempt_without_its_lease_adds_nothing(shared: Bench) -> None:
     [task] = shared.tasks()
     attempt = shared.claimed(task)

@@ -233,6 +233,19 @@ def test_one_task_is_shown_and_canceled(shell: Shell, dag: str) -> None:
     assert shell.json("task", task["task_id"])["status"] == "Canceled"
 
 
+def test_a_group_of_tasks_is_previewed_and_canceled(shell: Shell, dag: str) -> None:
+    shell.out("deploy", dag)
+    shell.out("trigger", "quickstart", "request", "--range", "0-199")
+    shell.live.drain()
+    choice = ("cancel", "--dag", "quickstart", "--status", "queued")
+    text = shell.out(*choice, "--dry-run")
+    assert text.startswith("Would cancel 2 waiting tasks and stop 0 running tasks.")
+    assert "quickstart.ingest" in text
+    assert shell.json(*choice)["canceled"] == 2
+    assert shell.out(*choice).strip() == "No tasks to cancel."
+    assert "--dag or --error" in shell.refused("cancel")[0]
+
+
 @pytest.mark.parametrize("verb", ["task", "cancel"])
 def test_an_unknown_task_is_refused(shell: Shell, verb: str) -> None:
     unknown = "5b1f3a0e-0000-4000-8000-000000000000"
@@ -361,3 +374,41 @@ def test_an_unreachable_stack_and_a_rejected_token_are_reported_differently(
     wrong.unlink()
     (line,) = shell.refused("tasks")
     assert str(wrong) in line and "trace up" in line
+
+
+FUNCTION_DAG = """
+name: pushed
+jobs:
+  - {{name: request, source: {{kind: manual}}, outputs: [ranges]}}
+  - {{name: ingest, operator: cryo_ingest, inputs: [{{from: {{job: request}}}}], outputs: [blocks]}}
+  - name: rule
+    operator: udf
+    inputs: [{{from: {{job: ingest}}}}]
+    outputs: [alerts]
+    update_strategy: append
+    unique_key: [id]
+{lines}
+publish:
+  - name: pushed_alerts
+    from: {{job: rule}}
+    write_mode: buffered
+    schema: [{{name: id, type: string, nullable: false}}]
+"""
+
+
+@pytest.mark.parametrize("name", ["rule.py", "rule.ts", "bootstrap"])
+def test_the_lines_that_push_prints_complete_a_job(shell: Shell, tmp_path: Path, name: str) -> None:
+    code, file = tmp_path / "code", tmp_path / "dag.yaml"
+    code.mkdir()
+    (code / name).write_text("def handler(event, context): pass")
+    printed, _, lines = shell.out("udf", "push", str(code)).partition("In the job:\n\n")
+    assert printed == "Pushed code: 1 file. "
+    file.write_text(FUNCTION_DAG.format(lines=lines))
+    assert "pushed" in shell.out("plan", str(file))
+
+
+def test_push_does_not_guess_one_of_several_modules(shell: Shell, tmp_path: Path) -> None:
+    for name in ("rule.py", "other.py"):
+        (tmp_path / name).touch()
+    lines = shell.out("udf", "push", str(tmp_path), "--name", "several").splitlines()
+    assert lines[-1].endswith("handler: MODULE.FUNCTION}") and "runtime" not in lines[-2]

@@ -1,16 +1,19 @@
 """Tables of the command line fit 80 columns, and their short ids are accepted by every command."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
+from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringType, StructType
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -20,9 +23,14 @@ from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied
 from support.pressure import graph
 from support.terminal import Terminal
+from trace_etl.cli.dags.check import print_analysis
 from trace_etl.cli.main import app
+from trace_etl.cli.output import choose_wide
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
+from trace_etl.lite.processes import lock, record
+from trace_etl.lite.processes.record import ServiceRecord
+from trace_etl.spark.analysis import Analysis
 
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 DAG = "ethereum_mainnet_decentralised_exchange_volumes"
@@ -45,10 +53,11 @@ class Shell:
     def environment(self) -> dict[str, str]:
         return {"TRACE_HOME": str(self.home), "COLUMNS": "80", "TRACE_CHECK": "0"}
 
-    def run(self, *words: str, code: int = 0) -> str:
+    def run(self, *words: str, code: int | None = 0) -> str:
+        """Run a command. Returns its answer, or its errors if a failure is expected."""
         result = CliRunner().invoke(app, list(words), env=self.environment)
-        assert result.exit_code == code, result.output
-        return result.stdout if code == 0 else result.stderr
+        assert code is None or result.exit_code == code, result.output
+        return result.stderr if code else result.stdout
 
     def json(self, *words: str) -> Any:
         return json.loads(self.run(*words, "--json"))
@@ -152,13 +161,17 @@ def command_names(command: Any, path: tuple[str, ...] = ()) -> Generator[tuple[s
         yield from command_names(child, (*path, name))
 
 
-# Not here: the rows of a query (test_analysts), and commands about this machine or a file.
-_ELSEWHERE = {("query",), ("verify",), ("check",), ("doctor",), ("status",), ("deploy",)}
+# Not here: the rows of a query (test_analysts). `check` starts Spark and `status` needs a supervisor.
+_ELSEWHERE = {("query",), ("check",), ("status",)}
 
 
 def test_every_table_fits_80_columns_and_wide_prints_everything(shell: Shell) -> None:
     dataset, failed = f"{DAG}_{JOB}", shell.json("tasks", "--status", "failed")["items"][0]
     blocks = ("--range", f"{LAST - 29}-{LAST}")
+    deployed = shell.home / "dag.yaml"
+    deployed.write_text(
+        shell.run("versions", DAG, shell.json("versions", DAG)["items"][0]["dag_version"])
+    )
     commands = {
         ("tasks",): (),
         ("task",): (failed["task_id"],),
@@ -190,19 +203,59 @@ def test_every_table_fits_80_columns_and_wide_prints_everything(shell: Shell) ->
         ("lineage",): (dataset,),
         ("audit",): (),
         ("users", "list"): (),
+        ("versions",): (DAG,),
+        ("verify",): (dataset,),
+        ("doctor",): (),
+        ("deploy",): (str(deployed),),
     }
     assert set(commands) | _ELSEWHERE == set(command_names(get_command(app)))
     for command, arguments in commands.items():
-        text = shell.run(*command, *arguments)
-        # A sentence below a table is wrapped by the terminal.
-        lines = [line for line in text.splitlines() if not line.endswith(".")]
-        assert max(map(len, lines), default=0) <= 80, text
-        is_table = any(set(line) <= {"─", " "} and line for line in text.splitlines())
+        text = shell.run(*command, *arguments, code=None)
+        is_table = require_80_columns(text)
         assert is_table or command == ("storage", "sweep"), text  # nothing is due
     assert failed["task_id"] not in shell.run("tasks")
     wide = shell.run("tasks", "--wide")
     assert failed["task_id"] in wide and f"{DAG}.{JOB}" in wide and "worker" in wide
     assert "1" in next(line for line in shell.run("jobs").splitlines() if JOB[-4:] in line)
+
+
+def require_80_columns(text: str) -> bool:
+    """Check the width of a command's output. Returns whether it has a table."""
+    # A sentence beside a table is wrapped by the terminal.
+    lines = [line for line in text.splitlines() if not line.endswith(".")]
+    assert max(map(len, lines), default=0) <= 80, text
+    return any(set(line) <= {"─", " "} and line for line in lines)
+
+
+def test_the_processes_of_a_stack_fit_80_columns(shell: Shell, tmp_path: Path) -> None:
+    home = Home(tmp_path / "a_home_with_a_name_that_is_much_longer_than_usual_for_a_directory")
+    home.open()
+    since = datetime.now(UTC).isoformat()
+    url = "https://127.0.0.1:65535"
+    parts = [
+        ServiceRecord(
+            f"ecs_python_{n}", url, "restarting", 4194304, 1.0, since, 99, 139, "uid 4242"
+        )
+        for n in range(3)
+    ]
+    record.write(home.record, parts)
+    with lock.held(home.lock):
+        text = shell.run("status", "--home", str(home.path), code=None)
+        assert require_80_columns(text) and "ecs_python_2" in text and str(os.getpid()) in text
+        assert "uid 4242" in shell.run("status", "--home", str(home.path), "--wide", code=None)
+
+
+def test_the_columns_of_checked_sql_fit_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    choose_wide(False)  # the commands of other tests ran in this process
+    amounts = MapType(StringType(), DecimalType(38, 18))
+    deep = ArrayType(StructType().add("first_address", StringType()).add("amounts", amounts))
+    schema = StructType().add("sqrt_price_x96_after_the_swap", deep).add("n", LongType())
+    print_analysis(Analysis({(JOB, "swaps_of_all_pools"): schema}, [], [AFTER]), as_json=False)
+    text = capsys.readouterr().out
+    assert require_80_columns(text) and "bigint" in text and f"{AFTER} is not checked" in text
 
 
 def test_every_command_with_an_id_accepts_the_short_one(shell: Shell) -> None:
@@ -280,5 +333,25 @@ def test_overview_map_and_versions_print_what_the_api_knows(shell: Shell) -> Non
     wider = shell.run("map", dataset, "--range", f"{LAST - 29}-{LAST}")
     assert "F" in wider.splitlines()[0] and "20 missing" in wider
     (version,) = shell.json("versions", DAG)["items"]
-    assert version["dag_version"] in shell.run("versions", DAG)
-    assert shell.run("versions", DAG, version["dag_version"]).lstrip().startswith(f"name: {DAG}")
+    assert version["dag_version"] in shell.run("versions", DAG, "--wide")
+    short = version["dag_version"][:8]
+    assert short in shell.run("dags") and short in shell.run("versions", DAG)
+    for name in (version["dag_version"], short):
+        assert shell.run("versions", DAG, name).lstrip().startswith(f"name: {DAG}")
+    assert "no version begins with" in shell.run("versions", DAG, "ffffffff", code=1)
+    assert "keep running" in shell.run("versions", DAG, short, version["dag_version"])
+
+
+def test_the_end_of_a_log_and_the_sql_of_a_task_are_printed(shell: Shell) -> None:
+    (task,) = shell.bench.tasks(1)
+    attempt = shell.bench.claimed(task)
+    text = "".join(f"line {n} €\n" for n in range(9_000))  # more than one window
+    for start in range(0, len(text), 40_000):
+        position = len(text[:start].encode())
+        part = {"position": position, "text": text[start : start + 40_000]}
+        assert shell.bench.call("/v1/task/logs", attempt, **part).status_code == 200
+    assert shell.run("logs", task, "--tail", "2") == "line 8998 €\nline 8999 €\n"
+    assert shell.run("logs", task, "--tail", "8500") == "".join(text.splitlines(True)[-8500:])
+    assert shell.run("logs", task, "--tail", "9999") == shell.run("logs", task) == text
+    assert shell.json("logs", task, "--tail", "1")["parts"][0]["text"] == "line 8999 €\n"
+    assert "1  SELECT 1 FROM ranges" in shell.run("task", task)

@@ -48,6 +48,17 @@ def test_an_attempt_records_how_its_code_was_isolated(
     assert [ended["isolation"] for ended in detail["attempts"]] == [level]
 
 
+@pytest.mark.parametrize("status", ["Completed", "Failed", "Canceled"])
+def test_an_isolation_of_a_heartbeat_is_recorded_with_the_attempt(
+    shared: Bench, status: str
+) -> None:
+    attempt = shared.attempt()
+    assert shared.heartbeat(attempt, isolation="namespaces").status_code == 200
+    assert shared.complete(attempt, status).status_code == 200
+    detail = shared.user.get(f"/v1/tasks/{attempt.task_id}").json()
+    assert [ended["isolation"] for ended in detail["attempts"]] == ["namespaces"]
+
+
 def test_an_unknown_isolation_is_refused(shared: Bench) -> None:
     reply = shared.complete(shared.attempt(), isolation="none")
     assert reply.status_code == 422 and "isolation" in reply.text

@@ -251,8 +251,8 @@ def test_a_copy_of_a_hot_table_follows_the_chain_through_reorganisations(
             output = attempt.event(cursor=0)
             rewrite = {"kind": "row_range", "start": first, "end": head}
             scope = {key: output[key] for key in ("dataset_uuid", "dataset_version")}
-            reason = f"reorganisation of {head - first + 1} blocks at {first}"
-            rewrites.append({**scope, **rewrite, "reason": reason, "key": f"rewrite-{step}"})
+            reason = {"reason": "the chain changed", "is_reorganisation": True}
+            rewrites.append({**scope, **rewrite, **reason, "key": f"rewrite-{step}"})
         for block in range(len(table), len(table) + random.randrange(1, 5)):
             table[str(block)] = f"{step}"
         event = attempt.event(cursor=len(table) - 1)

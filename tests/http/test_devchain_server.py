@@ -43,11 +43,11 @@ def _command(*options: str) -> list[str]:
 
 
 def test_a_long_chain_answers_before_all_blocks_are_sealed() -> None:
-    started = time.monotonic()
-    with start_server(DevChain(seed=7, length=1_000_000)) as running:
+    chain = DevChain(seed=7, length=1_000_000)
+    with start_server(chain) as running:
         assert _head(running.url) == 999_999
         assert _call(running.url, "eth_getBlockByNumber", "0x64", False)["number"] == "0x64"
-        assert time.monotonic() - started < DEADLINE  # sealing the whole chain would take minutes
+        assert chain.sealed < 1_000_000
 
 
 def test_a_chain_grows_to_its_length_and_reorganises_meanwhile() -> None:

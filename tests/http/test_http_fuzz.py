@@ -1,43 +1,77 @@
-"""Random and damaged bytes on the listeners of a Dispatcher process: no 5xx, no memory growth, no stall."""
+"""Random and damaged bytes on the listeners of processes: no 5xx, no memory growth, no stall."""
 
+import json
 import os
 import random
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from support.damaged_requests import damaged, read_statuses, sending
-from support.dispatcher import Secrets
-from support.fuzzing import MAX_GROWTH, MAX_SECONDS
+from support.dispatcher import Secrets, live
+from support.fuzzing import MAX_GROWTH, MAX_SECONDS, Fuzzer
+from support.lifecycle import Bench, bench
+from support.openapi_calls import labels, register
 from support.postgres import Templates, copied
-from support.processes import DispatcherProcess
+from support.processes import (
+    ConsoleProcess,
+    DispatcherProcess,
+    QueryProcess,
+    ServiceProcess,
+)
 
-SECONDS = float(os.environ.get("TRACE_FUZZ_SECONDS", "5"))  # per listener
+SECONDS = float(os.environ.get("TRACE_FUZZ_SECONDS", "2.5"))  # per listener
+
+
+@dataclass(frozen=True)
+class Target:
+    """A listener, and the process that it belongs to."""
+
+    process: ServiceProcess
+    port: int
 
 
 @pytest.fixture(scope="module")
-def process(
+def targets(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[DispatcherProcess]:
+) -> Generator[dict[str, Target]]:
     directory = tmp_path_factory.mktemp("fuzzed")
     limits = {"TRACE_HTTP_LIMITS": '{"request_seconds": 2, "idle_seconds": 2}'}
     with copied(templates) as dsns:
-        started = DispatcherProcess(secrets, dsns, directory, limits).up()
+        dispatcher = DispatcherProcess(secrets, dsns, directory, limits)
+        known = {"TRACE_DISPATCHER_URL": dispatcher.internal_url}
+        query = QueryProcess(secrets, dsns, directory, limits | known)
+        console = ConsoleProcess(secrets, directory, limits)
         try:
-            yield started
+            for process in (dispatcher, query, console):
+                process.up()
+            yield {
+                "api": Target(dispatcher, dispatcher.api_port),
+                "internal": Target(dispatcher, dispatcher.internal_port),
+                "query": Target(query, query.port),
+                "console": Target(console, console.port),
+            }
         finally:
-            started.stop()
+            for process in (dispatcher, query, console):
+                process.stop()
 
 
-@pytest.mark.parametrize("listener", ["api", "internal"])
+@pytest.mark.parametrize("listener", ["api", "internal", "query", "console"])
 def test_damaged_requests_do_no_harm(
-    process: DispatcherProcess, listener: str, record_property: Callable[[str, object], None]
+    targets: dict[str, Target],
+    secrets: Secrets,
+    listener: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    port = process.api_port if listener == "api" else process.internal_port
-    context = ssl.create_default_context(cafile=str(process.secrets.ca))
+    process, port = targets[listener].process, targets[listener].port
+    context = ssl.create_default_context(cafile=str(secrets.ca))
     seed = random.randrange(2**32)
     rng, baseline, longest = random.Random(seed), 0, 0.0
     deadline = time.monotonic() + SECONDS
@@ -60,3 +94,55 @@ def test_damaged_requests_do_no_harm(
     record_property("growth_kib", growth)
     assert growth < MAX_GROWTH, f"seed {seed}: the process grew by {growth} KiB"
     assert process.log.read_bytes() == b"", "a client without a token can write to the log"
+
+
+def test_random_calls_of_the_query_service_do_no_harm(
+    templates: Templates, secrets: Secrets, tmp_path: Path
+) -> None:
+    """Half of the calls have valid SQL, so that queries run with random parameters, formats and limits."""
+    with (
+        copied(templates) as dsns,
+        live(secrets, dsns, tmp_path / "objects") as running,
+        bench(running) as made,
+    ):
+        url = f"https://127.0.0.1:{running.cfg.internal_port}"
+        query = QueryProcess(secrets, dsns, tmp_path, {"TRACE_DISPATCHER_URL": url}).up()
+        try:
+            run_random_queries(query, made)
+        finally:
+            query.stop()
+
+
+def run_random_queries(query: QueryProcess, made: Bench) -> None:
+    dag = made.dag()
+    attempt = made.attempt(dag=dag)
+    tokens = {
+        "Authorization": f"Bearer {query.secrets.user_token}",
+        "X-Trace-Task-Capability": attempt.token,
+    }
+    context = ssl.create_default_context(cafile=str(query.ca))
+    statuses: Counter[int] = Counter()
+    with httpx.Client(verify=context, trust_env=False, timeout=60) as http:
+        register("query", http.get(f"{query.url}/openapi.json").json())
+        operations = labels("query")
+
+        def send(case: Any, real: bool) -> httpx.Response:
+            sent = case.as_transport_kwargs(base_url=query.url)
+            body = sent.get("json")
+            if real and isinstance(body, dict) and "sql" in body:
+                body["sql"], body["params"] = "SELECT range AS n FROM range(3)", None
+            reply = http.request(
+                sent["method"],
+                sent["url"],
+                params=sent.get("params"),
+                headers={**dict(sent["headers"] or {}), **tokens},
+                content=json.dumps(body) if "json" in sent else sent.get("data"),
+            )
+            statuses[reply.status_code] += 1
+            return reply
+
+        malformable = [label for label, op in operations.items() if "requestBody" in op]
+        assert set(malformable) == {"POST /v1/query", "POST /v1/task/query"}
+        others = [label for label in operations if label not in malformable]
+        assert Fuzzer(query, send).run("query", [*malformable, *others], malformable)
+    assert statuses[200], statuses

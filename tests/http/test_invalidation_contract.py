@@ -103,6 +103,7 @@ def test_a_rewrite_rebuilds_all_direct_and_indirect_consumers(dag: CascadeDag) -
         "end": 9,
         "filter": None,
         "reason": "a reorganisation",
+        "is_reorganisation": False,
     }
     finished(dag, base)
     dag.publish()

@@ -33,7 +33,7 @@ class Invoked:
             return StrictAnswer(200, json.dumps({"worker_id": "functions:1"}).encode())
         assert request.target == f"/2015-03-31/functions/{self.runtime}/invocations"
         assert request.headers["x-amz-invocation-type"] == "Event"
-        self.payloads.append(json.loads(request.body))
+        self.payloads.append(json.loads(b"".join(request.body)))
         return StrictAnswer(self.status)
 
     def queue(self, count: int) -> list[str]:

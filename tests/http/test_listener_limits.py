@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import re
 import socket
 import ssl
 import subprocess
@@ -14,11 +16,13 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import uvloop
 from prometheus_client import REGISTRY
 
+from support.console import running_console
 from support.dispatcher import Secrets, live
 from support.postgres import Templates, copied
 from support.query import running_query_service
@@ -59,6 +63,7 @@ class Target:
     body_limit: int
     good: bytes = GET
     refuses_body_with: tuple[bytes, ...] = (b"413",)
+    headers: bytes = b"host: t\r\n"
     keeps_body: bool = False
     """Whether the listener itself collects the chunks of a body, without a framework."""
 
@@ -95,8 +100,8 @@ class Target:
         return sent
 
     def post(self, headers: bytes) -> bytes:
-        start = b"POST %b HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
-        return start % self.body_path + headers + b"\r\n\r\n"
+        start = b"POST %b HTTP/1.1\r\n%bcontent-type: application/json\r\n"
+        return start % (self.body_path, self.headers) + headers + b"\r\n\r\n"
 
 
 @contextmanager
@@ -139,6 +144,7 @@ def targets(
         query = stack.enter_context(
             running_query_service(secrets, dsns, objects, http_limits=LIMITS)
         )
+        console = stack.enter_context(running_console(dispatcher, http_limits=LIMITS))
         stack.enter_context(in_thread(scheduler))
         stack.enter_context(in_thread(devchain))
         start_metrics_server(metrics_port, REGISTRY, LIMITS)
@@ -152,6 +158,11 @@ def targets(
             Target("task API", cfg.internal_port, ca, b"/v1/task/complete", mib, keeps_body=True),
             Target("Query Service", query.cfg.query_port, ca, b"/v1/query", mib),
             Target("scheduler", scheduler_port, ca, b"/metrics", 1024, refuses_body_with=(b"405",)),
+            Target(
+                *("console", console.cfg.console_port, None, b"/session", 2 * mib),
+                headers=b"host: %b\r\norigin: http://%b\r\n"
+                % (2 * (urlsplit(console.url).netloc.encode(),)),
+            ),
             Target("worker", metrics_port, None, b"/metrics", 1024, refuses_body_with=(b"405",)),
             Target("development chain", chain_port, None, b"/", 5 * mib, good=RPC),
         ]
@@ -296,6 +307,46 @@ async def test_a_large_body_is_refused_whether_announced_or_not(targets: list[Ta
     await on_all(targets, check)
 
 
+async def test_an_answer_before_the_end_of_a_body_announces_the_end_of_its_connection(
+    targets: list[Target],
+) -> None:
+    """Most clients send a whole request before they read. They send the next one on the same connection."""
+
+    async def check(target: Target) -> None:
+        for size in (10, 3 * 1024 * 1024):
+            async with target.connect() as (reader, writer):
+                writer.write(target.post(b"content-length: %d" % size) + b" " * size)
+                with contextlib.suppress(
+                    ConnectionError
+                ):  # a listener may close while it is sent to
+                    await writer.drain()
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = re.search(rb"content-length: (\d+)", head)
+                assert length, head
+                await reader.readexactly(int(length[1]))
+                if b"connection: close" in head:
+                    assert await until_closed(reader) == b""
+                else:
+                    writer.write(target.good)
+                    assert await status_of(reader) == b"200", size
+
+    await on_all(targets, check)
+
+
+async def test_a_client_that_leaves_before_the_end_of_its_body_writes_nothing_to_the_log(
+    targets: list[Target], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(target: Target) -> None:
+        for _ in range(20):
+            async with target.connect() as (_, writer):
+                writer.write(target.post(b"content-length: 100") + b"{")
+                await writer.drain()
+        await answers(target)
+
+    await on_all(targets, check)
+    assert not caplog.records
+
+
 async def test_a_body_in_chunks_of_one_byte_takes_linear_time(targets: list[Target]) -> None:
     """The same chunks take about the same processor time in one body as in many small ones."""
 
@@ -400,7 +451,7 @@ async def test_a_client_that_does_not_read_is_disconnected(targets: list[Target]
     async def check(target: Target) -> None:
         request = large.get(target.name, b"GET /openapi.json")
         if request.startswith(b"GET"):
-            request += b" HTTP/1.1\r\nhost: t\r\n\r\n"
+            request += b" HTTP/1.1\r\n%b\r\n" % target.headers
         limit = 64 * 1024 * 1024
         assert await asyncio.to_thread(target.send_until_closed, request, limit) < limit
 
@@ -411,38 +462,47 @@ FEW_DESCRIPTORS = """
 import os, resource, runpy, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 occupied = [os.dup(0) for _ in range(int(sys.argv.pop(1)))]
-runpy.run_module("trace_etl.devtools.devchain", run_name="__main__", alter_sys=True)
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
+CHAIN, CONSOLE = "trace_etl.devtools.devchain", "trace_etl.console"
 
 
+@pytest.mark.parametrize(
+    ("module", "good"),
+    # The Dispatcher, the Query Service and the scheduler use the same code as the console.
+    [pytest.param(CHAIN, RPC, id="development chain"), pytest.param(CONSOLE, GET, id="console")],
+)
 @pytest.mark.parametrize(
     ("occupied", "idle", "event"),
     [(0, 130, "connections_limited_by_open_files"), (80, 60, "accept_failed")],
 )
 def test_a_process_with_few_descriptors_answers_beside_many_idle_connections(
-    occupied: int, idle: int, event: str
+    module: str, good: bytes, occupied: int, idle: int, event: str
 ) -> None:
     port = free_port()
-    limited = [sys.executable, "-c", FEW_DESCRIPTORS, str(occupied), "--port", str(port)]
+    limited = [sys.executable, "-c", FEW_DESCRIPTORS, str(occupied), module]
+    options = ["--port", str(port), "--length", "2"] if module == CHAIN else []
+    settings = {"TRACE_API_URL": "https://127.0.0.1:1", "TRACE_QUERY_URL": "https://127.0.0.1:1"}
+    environment = {**os.environ, **settings, "TRACE_CONSOLE_PORT": str(port)}
     with ExitStack() as stack:
         log = stack.enter_context(tempfile.TemporaryFile("w+"))
         process = stack.enter_context(
-            subprocess.Popen([*limited, "--length", "2"], stdout=log, stderr=log)
+            subprocess.Popen([*limited, *options], stdout=log, stderr=log, env=environment)
         )
         stack.callback(process.terminate)
-        eventually(lambda: chain_answers(port), "the process listens")
+        eventually(lambda: accepts_request(port, good), "the process listens")
         for _ in range(idle):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), MAX_SECONDS))
-        assert chain_answers(port)
+        assert accepts_request(port, good)
         log.seek(0)
         assert event in log.read()
 
 
-def chain_answers(port: int) -> bool:
-    """Whether the development chain answers a call on a new connection."""
+def accepts_request(port: int, request: bytes) -> bool:
+    """Whether a new connection gets an answer to the request."""
     try:
         with socket.create_connection(("127.0.0.1", port), MAX_SECONDS) as sock:
-            sock.sendall(RPC)
+            sock.sendall(request)
             return sock.recv(100).startswith(b"HTTP/1.1 200")
     except ConnectionError:
         return False

@@ -109,6 +109,16 @@ def test_transitions_batches_and_calls_are_counted(alone: Bench) -> None:
     assert more("trace_http_requests_total", **user) == 1
 
 
+def test_attempts_that_failed_because_of_wrong_answers_are_counted_once(alone: Bench) -> None:
+    name, labels = "trace_rejected_answers_total", {"outcome": "failed"}
+    before = value(scrape(alone.user), name, **labels)
+    attempt = alone.attempt()
+    for _ in range(2):  # the second one is a repeat
+        alone.complete(attempt, "Failed", error_code="chain_mismatch", retryable=True)
+    alone.complete(alone.attempt(), "Failed", error_code="other", retryable=True)
+    assert value(scrape(alone.user), name, **labels) == before + 1
+
+
 def test_reaps_are_counted_by_cause(alone: Bench) -> None:
     attempt = alone.attempt()
     cause = {"cause": "lease_expired"}

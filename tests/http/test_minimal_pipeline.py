@@ -1,10 +1,14 @@
 """The minimal pipeline: deploy, trigger, route, claim, complete, and the next job."""
 
+from datetime import timedelta
+from itertools import pairwise
+
 from support import queue_tables
 from support.dags import QUICKSTART
 from support.dispatcher import Live
-from support.lifecycle import write_parquet_output
+from support.lifecycle import bench, write_parquet_output
 from support.postgres import sql
+from trace_etl.queues.pgqueue import PgQueue
 
 
 def deploy(live: Live, text: str = QUICKSTART) -> dict:
@@ -179,3 +183,69 @@ def test_a_range_that_partly_overlaps_a_committed_partition_is_refused(dispatche
 
 def _claim_all(live: Live, job: str) -> list[dict]:
     return [claim(live, task_id) for task_id in queued(live, job)]
+
+
+FLOW = """
+name: flow
+jobs:
+  - {name: request, source: {kind: manual}, outputs: [ranges]}
+  - {name: split, operator: range_splitter, inputs: [{from: {job: request}}], outputs: [ranges],
+     config: {size: 10}}
+  - {name: ingest, operator: sql, inputs: [{from: {job: split}}], outputs: [a],
+     config: {sql: "SELECT 1 FROM ranges"}}
+  - {name: middle, operator: sql, inputs: [{from: {job: ingest}}], outputs: [b],
+     config: {sql: "SELECT 1 FROM a"}}
+  - {name: last, operator: sql, inputs: [{from: {job: middle}}], outputs: [c],
+     config: {sql: "SELECT 1 FROM b"}}
+"""
+RANGES = 40
+JOBS = ("ingest", "middle", "last")
+
+
+def test_the_oldest_data_passes_through_the_whole_dag_first_and_ingest_goes_on(
+    dispatcher: Live,
+) -> None:
+    """One worker runs what the queue delivers; the first attempt of range 5 fails."""
+    order: list[tuple[str, int]] = []
+    consumer = PgQueue(dispatcher.cfg.queue_dsn).consumer(["ecs_python"], "w1")
+    with bench(dispatcher) as made:
+        assert made.user.post("/v1/dags", json={"text": FLOW}).status_code == 200
+        body = {"dag": "flow", "job": "request", "start": 0, "end": RANGES * 10 - 1}
+        assert made.user.post("/v1/triggers", json=body).status_code == 200
+        dispatcher.drain()
+        while messages := consumer.receive(limit=1, visibility=timedelta(hours=1)):
+            attempt = made.claimed(messages[0].body["task_id"])
+            job, start = attempt.claimed["task"]["job"]["name"], attempt.scope["start"] // 10
+            order.append((job, start))
+            if (job, start, attempt.number) == ("ingest", 5, 1):
+                failed = made.complete(attempt, "Failed", error_code="x", retryable=True)
+                assert failed.status_code == 200
+                made.let_retry_fall_due(attempt.task_id)
+                assert made.start_retries() == 1
+            else:
+                published = made.write_output(attempt)
+                done = made.complete(
+                    attempt, datasets_published=[published], events=[attempt.event()]
+                )
+                assert done.status_code == 200, done.text
+            consumer.delete(messages[0])
+            dispatcher.drain()
+    consumer.close()
+
+    assert len(order) == 3 * RANGES + 1
+    again = len(order) - 1 - order[::-1].index(("ingest", 5))
+    assert order[again - 6 : again].count(("ingest", 5)) == 1, "the second attempt follows soon"
+    del order[again]
+    starts = {job: [start for name, start in order if name == job] for job in JOBS}
+    assert starts["ingest"] == [*range(RANGES)]
+    for job in JOBS[1:]:
+        assert sorted(starts[job]) == [*range(RANGES)]
+        # The range that was late is late here; the others keep their order.
+        assert sorted(set(starts[job]) - {5}) == [start for start in starts[job] if start != 5]
+        assert starts[job].index(5) < 9
+    for place in range(len(order)):
+        counts = [[name for name, _ in order[: place + 1]].count(name) for name in JOBS]
+        if counts[0] < RANGES:  # while blocks are read
+            assert counts[0] - counts[1] <= 3 and counts[1] - counts[2] <= 3, order[: place + 1]
+    ingests = [place for place, (job, _) in enumerate(order) if job == "ingest"]
+    assert max(b - a for a, b in pairwise(ingests)) <= 4, "ingest takes its turns"

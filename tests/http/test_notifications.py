@@ -39,6 +39,20 @@ notify:
   - {{name: holes, event: gap, after: 1h, url: "{url}", secret: {secret}, datasets: [{name}_out]}}
 """
 
+CHAIN = """
+name: {name}
+jobs:
+  - {{name: request, source: {{kind: manual}}, outputs: [ranges]}}
+  - {{name: early, operator: cryo_ingest, inputs: [{{from: {{job: request}}}}], outputs: [logs],
+     config: {{finality: provisional}}}}
+  - {{name: follow, operator: block_follower, source: {{kind: always_on}}, outputs: [hot_blocks, hot_logs]}}
+publish:
+  - {{name: {name}_logs, from: {{job: early}}, hot: {{job: follow, output: hot_logs}}}}
+notify:
+  - {{name: deep, event: reorganisation, deeper_than: 2, url: "{url}", secret: {secret}}}
+  - {{name: deep_logs, event: reorganisation, deeper_than: 9, datasets: [{name}_logs], url: "{url}",
+     secret: {secret}}}
+"""
 
 # What a hostile receiver answers, byte by byte or without an end.
 _ENDLESS = {
@@ -109,9 +123,9 @@ def here(
         yield made
 
 
-def deploy(here: Bench, url: str, secret: str = "hook") -> str:
+def deploy(here: Bench, url: str, secret: str = "hook", text: str = DAG) -> str:
     name = f"n_{uuid4().hex[:12]}"
-    text = DAG.format(name=name, url=url, secret=secret)
+    text = text.format(name=name, url=url, secret=secret)
     reply = here.user.post("/v1/dags", json={"text": text})
     assert reply.status_code == 200, reply.text
     return name
@@ -223,6 +237,94 @@ def test_late_data_and_gaps_are_found_when_they_are_old_enough(
     assert found["silence"]["dataset"] == f"{dag}_out"
     assert (found["holes"]["range_start"], found["holes"]["range_end"]) == (10, 19)
     assert len(receiver.calls) == 2
+
+
+def tip_of(here: Bench, dag: str, job: str) -> Attempt:
+    """Claim the waiting task of a job."""
+    here.live.run(here.live.service.sources.supervise_once)
+    here.live.drain()
+    query = {"dag": dag, "job": job, "status": "Queued"}
+    [item] = here.user.get("/v1/tasks", params=query).json()["items"]
+    return here.claimed(item["task_id"])
+
+
+def test_reorganisations_deeper_than_the_rule_are_found_in_tables_and_provisional_blocks(
+    here: Bench, receiver: Receiver
+) -> None:
+    dag = deploy(here, receiver.url, text=CHAIN)
+    follower = tip_of(here, dag, "follow")
+    outputs = {o["name"]: o for o in follower.claimed["task"]["outputs"]}
+
+    def replace(start: int, end: int) -> None:
+        """Report as a follower that blocks were replaced in each of its tables."""
+        invalid = [
+            {
+                **{key: output[key] for key in ("dataset_uuid", "dataset_version")},
+                **{"kind": "row_range", "start": start, "end": end},
+                **{"reason": "reorganisation", "key": f"{start}-{end}-{name}"},
+            }
+            for name, output in outputs.items()
+        ]
+        assert here.events(follower, invalidations=invalid).status_code == 200
+
+    def found() -> list[tuple[str, str, int, int]]:
+        """Return rule, dataset, first block and depth of what is new."""
+        run_pass(here)
+        sent = [json.loads(body) for _, body in receiver.calls]
+        receiver.calls.clear()
+        return sorted(
+            (s["rule"], s["detail"]["dataset"], s["detail"]["range_start"], s["detail"]["depth"])
+            for s in sent
+        )
+
+    logs = f"{dag}_logs"
+    replace(18, 19)
+    assert found() == [], "two blocks are not deeper than two"
+    replace(17, 19)
+    assert found() == [("deep", logs, 17, 3)]
+    # The same first block again, and less deep: another reorganisation.
+    replace(15, 25)
+    replace(15, 17)
+    assert found() == [("deep", logs, 15, 3), ("deep", logs, 15, 11), ("deep_logs", logs, 15, 11)]
+
+    work = {"dag": dag, "job": "request", "start": 0, "end": 9}
+    assert here.user.post("/v1/triggers", json=work).status_code == 200
+    for rows, provisional in ((7, True), (8, False)):
+        attempt = tip_of(here, dag, "early")
+        published = here.write_output(attempt, content=rows)
+        here.add_verification(attempt, "aa" if provisional else "bb", provisional=provisional)
+        reply = here.complete(attempt, datasets_published=[published], events=[attempt.event()])
+        assert reply.status_code == 200, reply.text
+        assert found() == (
+            [] if provisional else [("deep", logs, 0, 10), ("deep_logs", logs, 0, 10)]
+        )
+
+
+def test_a_follower_that_is_not_published_notifies_under_the_name_of_its_output(
+    here: Bench, receiver: Receiver
+) -> None:
+    start, end = CHAIN.index("publish:"), CHAIN.index("notify:")
+    text = CHAIN[:start] + CHAIN[end:].partition("  - {{name: deep_logs")[0]
+    dag = deploy(here, receiver.url, text=text)
+    follower = tip_of(here, dag, "follow")
+    invalid = {k: follower.output[k] for k in ("dataset_uuid", "dataset_version")}
+    invalid |= {"kind": "row_range", "start": 5, "end": 9, "reason": "reorganisation", "key": "a"}
+    assert here.events(follower, invalidations=[invalid]).status_code == 200
+    run_pass(here)
+    [item] = listed(here, dag)
+    assert item["detail"]["dataset"] == f"{dag}.follow.{follower.output['name']}"
+
+
+def test_a_table_of_a_follower_is_not_late_for_having_no_partitions(
+    here: Bench, receiver: Receiver
+) -> None:
+    rule = '- {{name: silence, event: late, after: 1h, url: "{url}", secret: {secret}}}'
+    table = "- {{name: {name}_hot, from: {{job: follow, output: hot_blocks}}}}"
+    text = CHAIN.replace("notify:", f"  {table}\nnotify:\n  {rule}")
+    dag = deploy(here, receiver.url, text=text)
+    here.rows("UPDATE dags SET deployed_at = now() - interval '3 hours' WHERE name = %s", dag)
+    run_pass(here)
+    assert [item["detail"]["dataset"] for item in listed(here, dag)] == [f"{dag}_logs"]
 
 
 def test_a_missing_secret_is_named_in_the_plan_and_in_the_failed_notification(

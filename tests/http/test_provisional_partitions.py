@@ -1,6 +1,5 @@
 """Blocks that were not final are marked and read again: the same rows are confirmed, others replaced."""
 
-import json
 from typing import Any
 from uuid import uuid4
 
@@ -37,17 +36,7 @@ def publish(
 ) -> httpx.Response:
     attempt = bench.claimed(task["task_id"])
     published = bench.write_output(attempt, content=rows)
-    start, end = attempt.scope["start"], attempt.scope["end"]
-    verified = {
-        **{"start": start, "end": end, "level": "roots", "checks": ["links"], "rules_version": 1},
-        "endpoints": [f"node-{fork}:8545"],
-        "first_parent_hash": f"0x{fork}{start - 1:062x}" if start else "0x" + "00" * 32,
-        "first_hash": f"0x{fork}{start:062x}",
-        "last_hash": f"0x{fork}{end:062x}",
-        "provisional": provisional,
-    }
-    path = bench.prefix(attempt) / "_SUCCESS"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "verified": verified}))
+    bench.add_verification(attempt, fork, provisional=provisional)
     return bench.complete(attempt, datasets_published=[published], events=[attempt.event()])
 
 
@@ -126,6 +115,8 @@ def test_orphaned_blocks_are_replaced_with_everything_made_from_them(shared: Ben
     assert (change["old_hash"], change["new_hash"]) == (rows_hash(7), rows_hash(8))
     assert derive(shared, name, 4).scope["start"] == 0
     assert queued(shared, name, "ingest") == []
+    marks = shared.user.get(f"/v1/datasets/{name}_logs/map").json()["invalidations"]
+    assert [(mark["start"], mark["is_reorganisation"]) for mark in marks] == [(0, True)]
 
 
 def test_neighbours_of_provisional_blocks_may_be_of_another_fork_until_they_are_read_again(

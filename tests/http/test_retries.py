@@ -141,6 +141,31 @@ def test_triggering_a_range_again_retries_its_failed_tasks(shared: Bench) -> Non
     assert trigger(shared, dag, 0, 9)["retried"] == 0  # it waits for its attempt already
 
 
+def test_triggering_a_range_again_runs_its_canceled_tasks(shared: Bench) -> None:
+    dag = shared.dag()
+    waiting, running, ended, other = shared.tasks(4, dag=dag)
+    stopped, finished = shared.claimed(running), shared.claimed(ended)
+    for task_id in (waiting, running, other):
+        assert shared.cancel(task_id).status_code == 200
+    published = shared.write_output(finished)
+    reply = shared.complete(finished, datasets_published=[published], events=[finished.event()])
+    assert reply.status_code == 200, reply.text
+
+    answer = trigger(shared, dag, 0, 29)
+    assert (answer["created"], answer["ranges"], answer["retried"]) == (False, [], 2)
+    assert set(answer["retried_task_ids"]) == {waiting, running}
+    assert shared.status(ended) == "Completed" and shared.status(other) == "Canceled"
+    assert trigger(shared, dag, 0, 29)["retried"] == 0
+    # An attempt that was asked to stop cannot complete the task any more.
+    late = shared.complete(stopped, datasets_published=[shared.write_output(stopped)])
+    assert late.status_code == 409, late.text
+    for task_id in (waiting, running):
+        attempt = shared.claimed(task_id)
+        published = shared.write_output(attempt)
+        reply = shared.complete(attempt, datasets_published=[published], events=[attempt.event()])
+        assert reply.status_code == 200, reply.text
+
+
 def test_concurrent_overlapping_triggers_emit_no_block_twice(shared: Bench) -> None:
     dag = shared.dag()
     body = {"dag": dag.name, "job": "request"}
@@ -221,13 +246,24 @@ def test_an_endpoint_is_not_waited_for_longer_than_the_job_allows(shared: Bench)
 
 def test_the_delays_are_those_of_the_job(shared: Bench) -> None:
     (task_id,) = shared.tasks(1, "retry: {attempts: 9, delay: 1000s, max_delay: 3000s}")
-    for longest in (1500, 3000, 4500, 4500):  # doubled, limited, and spread by half
+    for shortest, longest in ((500, 1500), (1000, 3000), (1500, 3000), (1500, 3000)):
+        # Doubled, spread by half, and never longer than `max_delay`.
         shared.complete(shared.claimed(task_id), "Failed", error_code="operator_failed")
+        (spread,) = shared.rows(
+            """
+            SELECT extract(epoch FROM min(d))::int AS first, extract(epoch FROM max(d))::int AS last
+              FROM (SELECT next_attempt_of(t, 0, '1 second', false) - now() AS d
+                      FROM tasks t CROSS JOIN generate_series(1, 300) WHERE task_id = %s) delays
+            """,
+            task_id,
+        )
+        assert shortest <= spread["first"] < shortest * 1.2
+        assert longest * 0.9 < spread["last"] <= longest
         (delay,) = shared.rows(
             "SELECT extract(epoch FROM retry_at - now())::float8 AS seconds FROM tasks"
             " WHERE task_id = %s",
             task_id,
         )
-        assert longest / 3 - 120 < delay["seconds"] <= longest
+        assert shortest - 120 < delay["seconds"] <= longest
         shared.let_retry_fall_due(task_id)
         shared.start_retries()

@@ -34,6 +34,23 @@ def test_readers_see_the_old_generation_immediately(dag: RolloutDag) -> None:
     assert dag.rollout()["state"] == "rolled_back"
 
 
+def test_a_preview_says_what_a_rollback_does_and_changes_nothing(dag: RolloutDag) -> None:
+    changed(dag)
+    dag.trigger(30, 49)
+    before = dag.bench.dump()
+    reply = dag.bench.user.post(f"/v1/dags/{dag.name}/rollback", params={"dry_run": True})
+    assert reply.status_code == 200, reply.text
+    assert dag.bench.dump() == before
+    preview = reply.json()
+    assert (preview["dry_run"], preview["canceled"]) == (True, 2)
+    assert {d["job"] for d in preview["datasets"]} == {"work", "after"}
+    (named,) = [d for d in preview["datasets"] if d["job"] == "work"]
+    assert named["from_version"] == dag.seen("out")[0] != named["to_version"]
+    done = dag.roll_back().json()
+    assert done == {**preview, "dry_run": False}
+    assert dag.seen("out")[0] == named["to_version"]
+
+
 def test_tasks_of_the_retired_version_are_canceled(
     dag: RolloutDag,
 ) -> None:

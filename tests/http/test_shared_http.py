@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from httpcore._sync.http11 import HTTP11Connection
 from pydantic import BaseModel, ConfigDict
 
@@ -71,6 +71,10 @@ def make_app(user_keys: Path) -> FastAPI:
     @app.post("/body")
     async def body(body: Body) -> int:
         return body.size
+
+    @app.post("/stream")
+    async def stream(request: Request) -> int:
+        return sum([len(piece) async for piece in request.stream()])
 
     @app.get("/body")
     async def get_body() -> None:
@@ -209,6 +213,33 @@ async def test_a_body_above_the_limit_is_refused(client: httpx.AsyncClient) -> N
     answer = await client.post("/body", json={"size": 1, "colour": "x" * 2000})
     assert answer.status_code == 413
     assert answer.json()["code"] == "too_large"
+
+
+async def test_a_client_that_disconnects_in_the_middle_of_a_body_is_no_error(app: FastAPI) -> None:
+    """Otherwise the log of every such request would have a traceback."""
+    received = iter(
+        [
+            {"type": "http.request", "body": b"{", "more_body": True},
+            {"type": "http.disconnect"},
+        ]
+    )
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return next(received)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/stream",
+        "headers": [],
+        "query_string": b"",
+    }
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 499
 
 
 async def test_an_unknown_path_or_method_is_a_problem_document(client: httpx.AsyncClient) -> None:

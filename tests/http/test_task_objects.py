@@ -3,10 +3,11 @@
 import random
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 import jwt
@@ -17,6 +18,9 @@ from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
 from support.waiting import eventually
 from trace_etl.lite.credentials import keys
+from trace_etl.sandbox.broker import AttemptIdentity, Broker, PlatformClients
+from trace_etl.sdk.connection import BrokerConnection, CallFailed
+from trace_etl.sdk.task import Task
 
 ROOT = "/v1/task/objects/"
 
@@ -303,6 +307,42 @@ def test_an_attempt_that_ends_during_an_upload_writes_nothing(
     reply = consumer.send("PUT", f"{consumer.scratch}a", content=chunks())
     assert (reply.status_code, reply.json()["reason"]) == (409, "not_running")
     assert list(directory.iterdir()) == []
+
+
+def test_a_function_that_goes_on_after_its_lease_is_lost_changes_nothing(
+    shared: Bench, consumer: Objects, tmp_path: Path
+) -> None:
+    """It uploads an object while it loses the lease, and tries all its other calls afterwards."""
+    attempt, url = consumer.attempt, f"{consumer.scratch}a"
+    lease = UUID(attempt.claimed["lease_token"])
+    identity = AttemptIdentity(UUID(attempt.task_id), attempt.number, lease, lambda: attempt.token)
+    clients = PlatformClients(shared.http, shared.http)
+    broker = Broker(tmp_path / "broker.sock", clients, identity)
+    task = Task(attempt.claimed["task"], BrokerConnection(str(broker.path)))
+    directory = shared.live.objects / consumer.scratch.removeprefix("s3://")
+    head = f"PUT {ROOT}{url.removeprefix('s3://')} HTTP/1.0\r\nContent-Length: 200000\r\n\r\n"
+    with socket.socket(socket.AF_UNIX) as upload:
+        upload.connect(str(broker.path))
+        upload.sendall(head.encode() + b"1" * 100_000)
+        eventually(lambda: directory.exists() and any(directory.iterdir()), "a draft")
+        shared.let_lease_expire(attempt)
+        assert shared.reap() == 1
+        upload.sendall(b"2" * 100_000)
+        with upload.makefile("rb") as answer:
+            assert b" 409 " in answer.readline()
+    assert list(directory.iterdir()) == []
+    calls: list[Callable[[], object]] = [
+        lambda: task.put_object(url, b"late"),
+        lambda: task.get_object(url),
+        task.heartbeat,
+        lambda: task.emit([]),
+    ]
+    for call in calls:
+        with pytest.raises(CallFailed) as refused:
+            call()
+        assert refused.value.code == "lease_lost"
+    assert list(directory.iterdir()) == []
+    broker.close()
 
 
 def test_a_client_that_disconnects_leaves_nothing(shared: Bench, consumer: Objects) -> None:

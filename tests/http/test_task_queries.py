@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Generator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 import httpx
 import jwt
+import psutil
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
@@ -175,6 +176,7 @@ def stack(
             task_query_queue_per_task=1,
             task_query_result_bytes=4 * 2**20,
             task_query_seconds=30,
+            query_threads=1,
         ) as query,
     ):
         yield Stack(own_bench, query, task_keys)
@@ -418,6 +420,82 @@ def test_a_result_above_the_size_limit_is_refused_and_leaves_no_object(stack: St
     claims = jwt.decode(reader.token, options={"verify_signature": False})
     prefix = claims["s3"]["scratch_prefix"].removeprefix("s3://")
     assert list((stack.bench.live.objects / prefix).glob("*")) == []
+
+
+@pytest.fixture(scope="module")
+def limited(stack: Stack, secrets: Secrets) -> Generator[Stack]:
+    """The same stack with a Query Service that grants little to a query."""
+    cfg, running = stack.query.cfg, stack.bench.live
+    with running_query_service(
+        secrets,
+        running.dsns,
+        running.objects,
+        dispatcher_url=cfg.dispatcher_url,
+        tls_ca=secrets.ca,
+        task_query_seconds=2,
+        query_slots=1,
+        query_threads=1,
+        query_memory="50MB",
+        query_table_bytes=1000,
+    ) as query:
+        yield replace(stack, query=query)
+
+
+@pytest.mark.parametrize(
+    ("sql", "code", "limit"),
+    [
+        pytest.param(
+            "SELECT count(*) FROM range(10000000000) a, range(1000) b",
+            "query_timed_out",
+            "ran longer than 2 s",
+            id="time",
+        ),
+        pytest.param(
+            "SELECT list(range) FROM range(20000000)", "query_too_large", "50MB", id="memory"
+        ),
+        # An engine with a temporary directory would sort these rows on the disk.
+        pytest.param(
+            "SELECT md5(range::VARCHAR) AS a, a || a AS b FROM range(2000000) ORDER BY a OFFSET 1999999",
+            "query_too_large",
+            "50MB",
+            id="temporary files",
+        ),
+        pytest.param("SELECT * FROM recent", "query_too_large", "0.000953674 MiB", id="tables"),
+    ],
+)
+def test_a_query_of_a_task_over_a_limit_is_stopped_and_names_it(
+    limited: Stack, sql: str, code: str, limit: str
+) -> None:
+    _, reader = limited.reader()
+    follow(limited, reader, 0, 99)
+    answer = limited.ask(reader.token, sql)
+    assert (answer.status_code, answer.json()["code"]) == (422, code), answer.text
+    assert limit in answer.json()["detail"]
+    assert limited.rows(reader, "SELECT count(*) FROM source") == [[6]]
+
+
+def test_a_query_of_a_task_runs_on_as_many_threads_as_it_may_use(stack: Stack) -> None:
+    _, reader = stack.reader()
+    before = read_thread_times()
+
+    def list_spent() -> list[float]:
+        """Return the processor time of each thread since the query was sent."""
+        return [spent - before.get(key, 0.0) for key, spent in read_thread_times().items()]
+
+    with send_endless(stack, reader):
+        spent = eventually(lambda: sum(found := list_spent()) > 1 and found, "the query works")
+    assert max(spent) > 0.75 * sum(spent), spent
+
+
+def read_thread_times() -> dict[tuple[int, int], float]:
+    """Return the processor time of each thread of the query processes."""
+    servers = [p for p in psutil.Process().children() if "fork_server" in str(p.cmdline())]
+    return {
+        (process.pid, thread.id): thread.user_time + thread.system_time
+        for server in servers
+        for process in server.children()
+        for thread in process.threads()
+    }
 
 
 def test_every_query_of_a_task_is_recorded(stack: Stack) -> None:

@@ -14,6 +14,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from support.dispatcher import Live, Secrets, live
+from support.faulty_node import Calls, FaultyNode
 from support.lifecycle import Attempt, Bench, bench, run_concurrently
 from support.postgres import Templates, copied
 from support.rollouts import RolloutDag
@@ -41,6 +42,8 @@ class Proven:
     bench: Bench
     dataset: str
     rpc_url: str
+    liar: FaultyNode
+    """An endpoint that drops logs. It was asked first for the first partition."""
     directory: Path
     """Scratch space."""
 
@@ -66,7 +69,7 @@ class Proven:
 
 
 def publish(
-    made: Bench, attempt: Attempt, url: str, rows: int | None = None, *, is_compaction: bool = False
+    made: Bench, attempt: Attempt, *urls: str, rows: int | None = None, is_compaction: bool = False
 ) -> None:
     """Write the logs of the attempt's blocks as an operator does, and commit them.
 
@@ -76,7 +79,7 @@ def publish(
     storage = Storage.model_validate(attempt.output["storage_ref"])
     store = open_store(made.live.cfg.objects_url)
     target = OutputFile(store, storage, f"out_{start}_{end}.parquet")
-    with RangeReader(RpcSource((url,)), ("logs",)) as reader:
+    with RangeReader(RpcSource(urls), ("logs",)) as reader:
         chain_id = reader.chain_id()
         with open_parquet_file(store, target.key, SCHEMAS["logs"]) as file:
             for chunk in reader.chunks(start, end):
@@ -114,15 +117,24 @@ def proven(
     chain = DevChain(seed=5, length=40, initial=40)
     with (
         start_server(chain, "127.0.0.1", 0) as node,
+        FaultyNode(node.url, after=drop_logs) as liar,
         copied(templates) as dsns,
         live(secrets, dsns, home / "objects") as running,
         bench(running) as made,
     ):
         make_home(running, secrets, home)
         dag = made.dag()
-        for task_id in made.tasks(PARTITIONS, dag=dag):
-            publish(made, made.claimed(task_id), node.url)
-        yield Proven(home, made, dag.published, node.url, scratch)
+        for n, task_id in enumerate(made.tasks(PARTITIONS, dag=dag)):
+            publish(made, made.claimed(task_id), *([] if n else [liar.url]), node.url)
+        yield Proven(home, made, dag.published, node.url, liar, scratch)
+
+
+def drop_logs(calls: Calls, items: Calls) -> Calls:
+    for call, item in zip(calls, items, strict=True):
+        if call["method"] == "eth_getBlockReceipts":
+            for receipt in item["result"]:
+                receipt["logs"] = []
+    return items
 
 
 def flip_byte(path: Path, position: int) -> None:
@@ -139,6 +151,22 @@ def test_a_sound_dataset_is_valid_also_against_its_chain(proven: Proven) -> None
     assert proven.problems(proven.dataset, "--range", "5-25") == []
     result = proven.trace("verify", proven.dataset)
     assert result.exit_code == 0 and "is valid: 3 partitions" in result.stdout
+
+
+def test_rejected_answers_are_named_and_counted(proven: Proven) -> None:
+    code, report = proven.report(proven.dataset)
+    assert code == 0  # the rows are those of another endpoint
+    [first, *_] = report["rejected"]
+    assert (first["partition_key"], first["endpoint"]) == ("0-9", proven.liar.label)
+    assert (
+        first["field"] in ("logsBloom", "receiptsRoot") and first["expected"] != first["received"]
+    )
+    assert {item["endpoint"] for item in report["rejected"]} == {proven.liar.label}
+    count = len(report["rejected"])
+    shown = proven.trace("verify", proven.dataset).stdout
+    assert f"{proven.liar.label} ({count})" in shown
+    metrics = proven.bench.user.get("/metrics").text
+    assert f'trace_rejected_answers_total{{outcome="corrected"}} {count:.1f}' in metrics
 
 
 def list_positions(file: Path) -> dict[str, int]:
@@ -259,7 +287,7 @@ def test_a_rebuilt_sample_must_have_the_same_rows(proven: Proven) -> None:
             lambda: proven.bench.user.get("/v1/tasks", params=query).json()["items"],
             "the rebuild is queued",
         )
-        publish(proven.bench, proven.bench.claimed(task["task_id"]), proven.rpc_url, rows)
+        publish(proven.bench, proven.bench.claimed(task["task_id"]), proven.rpc_url, rows=rows)
 
     def verify() -> list[tuple[str | None, str]]:
         return proven.problems(proven.dataset, "--range", "0-9", "--rebuild-sample", "1")
@@ -335,7 +363,7 @@ def test_a_rollback_brings_back_the_certificates_and_the_files_that_match_them(
 
     def build(rows: int | None = None) -> list[dict[str, Any]]:
         for task_id in list_queued(proven.bench, dag.name, "work").values():
-            publish(proven.bench, proven.bench.claimed(task_id), proven.rpc_url, rows)
+            publish(proven.bench, proven.bench.claimed(task_id), proven.rpc_url, rows=rows)
         dag.finish_all("after")
         dag.swap()
         assert proven.problems(out, "--range", "0-29") == []

@@ -7,6 +7,29 @@ from uuid import uuid4
 import pytest
 
 from support.lifecycle import Bench, Dag
+from trace_etl.dispatcher.user_api.routes.data import partition_map
+from trace_etl.dispatcher.user_api.routes.views import overview
+from trace_etl.state.partitions import partition_map as stored_map
+
+
+@pytest.fixture(autouse=True)
+def no_overview_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "REST", 0.0)
+
+
+_HOT = """
+name: {name}
+jobs:
+  - {{name: follow, activation: source, source: {{kind: always_on}}, operator: block_follower,
+     outputs: [hot_blocks]}}
+  - {{name: wide, operator: range_aggregator, inputs: [{{from: {{job: follow}}}}], outputs: [ranges],
+     config: {{size: 10}}}}
+  - {{name: compact, operator: parquet_compact, inputs: [{{from: {{job: wide}}}}, {{from: {{job: follow}}}}],
+     outputs: [blocks], config: {{size: 10, finality_depth_blocks: 0}}}}
+publish:
+  - {{name: {name}_hot, from: {{job: follow}}}}
+  - {{name: {name}_all, from: {{job: compact}}, hot: {{job: follow, output: hot_blocks}}}}
+"""
 
 
 def get(bench: Bench, path: str, **params: object) -> dict[str, Any]:
@@ -97,8 +120,70 @@ def test_a_partition_is_stale_after_its_input_was_replaced(shared: Bench) -> Non
     assert shared.user.post(path, json=body).status_code == 200
     shared.live.drain()
     (rebuild,) = shared.waiting(dag, "work")
+    assert sum(get(shared, f"/v1/datasets/{name}/map", buckets=3)["stale"]) == 0
     complete(shared, rebuild)
     assert [p["is_stale"] for p in get(shared, f"/v1/datasets/{name}/map")["listed"]] == [True]
+    assert get(shared, f"/v1/datasets/{name}/map", buckets=3)["stale"] == [1, 0, 0]
+    shared.live.drain()
+    (again,) = shared.waiting(dag, "after")
+    attempt = shared.claimed(again)
+    reply = shared.complete(attempt, datasets_published=[shared.write_output(attempt)])
+    assert reply.status_code == 200, reply.text
+    assert get(shared, f"/v1/datasets/{name}/map", buckets=3)["stale"] == [0, 0, 0]
+
+
+def test_the_map_shows_blocks_of_a_hot_table_and_their_reorganisations(shared: Bench) -> None:
+    name = f"h_{uuid4().hex[:12]}"
+    assert shared.user.post("/v1/dags", json={"text": _HOT.format(name=name)}).status_code == 200
+    shared.live.run(shared.live.service.sources.supervise_once)
+    (task,) = get(shared, "/v1/tasks", dag=name, job="follow", status="Queued")["items"]
+    follower = shared.claimed(task["task_id"])
+    empty = get(shared, f"/v1/datasets/{name}_all/map")
+    assert (empty["hot"], empty["first"]) == (None, None)
+    assert shared.events(follower, follower.event(cursor=24)).status_code == 200
+    shared.live.drain()
+    shared.live.run(shared.live.service.numberer.number_once)
+    for dataset in ("hot", "all"):
+        found = get(shared, f"/v1/datasets/{name}_{dataset}/map")
+        assert (found["first"], found["last"], found["blocks"]) == (0, 24, [0] * 25)
+        assert (found["hot"]["job"], found["hot"]["start"], found["hot"]["end"]) == (
+            "follow",
+            0,
+            24,
+        )
+    waiting = get(shared, "/v1/tasks", dag=name, job="compact", status="Queued")["items"]
+    (first,) = [task["task_id"] for task in waiting if task["partition_key"] == "0-9"]
+    complete(shared, first)
+    output = {key: follower.output[key] for key in ("dataset_uuid", "dataset_version")}
+    rewrite = {**output, "kind": "row_range", "start": 22, "end": 24, "is_reorganisation": True}
+    assert shared.events(follower, invalidations=[rewrite]).status_code == 200
+    found = get(shared, f"/v1/datasets/{name}_all/map", buckets=5)
+    assert (found["first"], found["last"], found["blocks"]) == (0, 24, [5, 5, 0, 0, 0])
+    assert (found["hot"]["start"], found["hot"]["end"]) == (10, 24)
+    assert [(m["start"], m["is_reorganisation"]) for m in found["invalidations"]] == [(22, True)]
+
+
+def test_a_window_lists_at_most_2000_partitions(
+    shared: Bench, built: Dag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit, is_listed in ((6, True), (5, False)):
+        monkeypatch.setattr(partition_map, "MAX_LISTED", limit)
+        monkeypatch.setattr(stored_map, "MAX_LISTED", limit)
+        found = get(shared, f"/v1/datasets/{built.published}/map", start=5, end=99)
+        assert (found["listed"] is not None) == is_listed
+
+
+def test_the_outline_of_a_dataset_agrees_with_its_details(shared: Bench, built: Dag) -> None:
+    outline = get(shared, f"/v1/datasets/{built.published}/outline")
+    detail = get(shared, f"/v1/datasets/{built.published}")
+    same = [key for key in outline if key not in ("generations", "updated_at")]
+    assert {key: outline[key] for key in same} == {key: detail[key] for key in same}
+    names = [{key: g[key] for key in outline["generations"][0]} for g in detail["generations"]]
+    assert outline["generations"] == names
+    assert (outline["range_start"], outline["range_end"]) == (0, 79)
+    fresh = get(shared, f"/v1/datasets/{shared.dag().published}/outline")
+    assert (fresh["range_end"], fresh["updated_at"]) == (None, None)
+    assert shared.user.get("/v1/datasets/no_such_dataset/outline").status_code == 404
 
 
 def test_the_map_of_an_empty_dataset_is_empty(shared: Bench) -> None:
@@ -174,7 +259,7 @@ def test_the_overview_counts_what_runs_waits_and_failed(shared: Bench, built: Da
     assert sum(m["completed"] for m in after["minutes"]) == after["completed_last_hour"]
 
 
-def test_the_overview_shows_how_far_a_followed_chain_is(shared: Bench) -> None:
+def follow(shared: Bench) -> str:
     name = f"f_{uuid4().hex[:12]}"
     text = f"""
 name: {name}
@@ -189,8 +274,75 @@ jobs:
     reply = shared.user.post("/v1/dags", json={"text": text})
     assert reply.status_code == 200, reply.text
     shared.live.run(shared.live.service.sources.supervise_once)
+    return name
+
+
+def show_chain(shared: Bench, name: str) -> dict[str, Any]:
     (chain,) = [c for c in get(shared, "/v1/overview")["chains"] if c["dag"] == name]
+    return chain
+
+
+def test_the_overview_shows_how_far_a_followed_chain_is(shared: Bench) -> None:
+    name = follow(shared)
+    chain = show_chain(shared, name)
     assert (chain["job"], chain["status"], chain["cursor"]) == ("follow", "Queued", None)
+    assert (chain["head"], chain["lag_blocks"], chain["silent_seconds"]) == (None, None, None)
+    attempt = shared.claimed(chain["task_id"])
+    head = {"head": 90, "head_time": 1_700_001_000}
+    position = {"position": 70, "position_time": 1_700_000_800}
+    assert shared.events(attempt, chain_head={**head, **position}).status_code == 200
+    assert shared.events(attempt, attempt.event(cursor=69)).status_code == 200
+    chain = show_chain(shared, name)
+    assert (chain["cursor"], chain["position"], chain["head"]) == (69, 70, 90)
+    assert (chain["lag_blocks"], chain["lag_seconds"]) == (20, 200)
+    assert chain["silent_seconds"] < 60
+    output = {key: attempt.output[key] for key in ("dataset_uuid", "dataset_version")}
+    rewrite = {**output, "kind": "row_range", "start": 68, "end": 70, "is_reorganisation": True}
+    assert shared.events(attempt, invalidations=[rewrite]).status_code == 200
+    assert show_chain(shared, name)["reorganisations"] == 1
+    metrics = shared.user.get("/metrics").text
+    assert f'trace_chain_lag_blocks{{dag="{name}",job="follow"}} 20.0' in metrics
+
+
+def test_an_attempt_without_its_lease_reports_no_head(shared: Bench) -> None:
+    name = follow(shared)
+    attempt = shared.claimed(show_chain(shared, name)["task_id"])
+    take = "UPDATE tasks SET lease_token = gen_random_uuid() WHERE task_id = %s RETURNING 1"
+    assert shared.rows(take, attempt.task_id)
+    refused = shared.events(attempt, chain_head={"head": 90, "head_time": 1_700_001_000})
+    assert refused.status_code == 409, refused.text
+    assert show_chain(shared, name)["head"] is None
+
+
+def list_problems(shared: Bench, name: str) -> list[str]:
+    problems = get(shared, "/v1/overview")["problems"]
+    return [problem["kind"] for problem in problems if problem["dag"] == name]
+
+
+def test_health_names_a_chain_that_stopped_is_silent_or_lags(shared: Bench) -> None:
+    name = follow(shared)
+    assert list_problems(shared, name) == ["chain_stopped"]
+    task_id = show_chain(shared, name)["task_id"]
+    attempt = shared.claimed(task_id)
+    assert list_problems(shared, name) == []
+    shared.rows(
+        "UPDATE tasks SET started_at = now() - interval '5 min' WHERE task_id = %s", task_id
+    )
+    assert list_problems(shared, name) == ["chain_silent"]
+    head = {"head": 90, "head_time": 1_700_001_000, "position": 70, "position_time": 1_700_000_800}
+    assert shared.events(attempt, chain_head=head).status_code == 200
+    assert list_problems(shared, name) == ["chain_lagging"]
+    at_head = {**head, "position": 90, "position_time": head["head_time"]}
+    assert shared.events(attempt, chain_head=at_head).status_code == 200
+    assert list_problems(shared, name) == []
+
+
+def test_health_names_a_runtime_without_workers_and_a_lost_worker(shared: Bench) -> None:
+    shared.tasks(2, dag=shared.dag())
+    overview = get(shared, "/v1/overview")
+    (runtime,) = [p for p in overview["problems"] if p["kind"] == "runtime_without_workers"]
+    assert runtime["runtime"] == "ecs_python" and runtime["count"] >= 2
+    assert overview["is_healthy"] is False
 
 
 def test_failures_are_grouped_by_job_and_error(shared: Bench) -> None:
@@ -208,6 +360,13 @@ def test_failures_are_grouped_by_job_and_error(shared: Bench) -> None:
     assert {task["task_id"] for task in listed} == {one, two}
 
 
+def plan_jobs(shared: Bench, body: dict[str, Any]) -> list[dict[str, Any]]:
+    reply = shared.user.post("/v1/plans", json=body)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["plan"]["names"] == []
+    return reply.json()["plan"]["jobs"]
+
+
 def test_versions_of_a_dag_can_be_read_and_planned(shared: Bench) -> None:
     dag = shared.dag(column="1")
     shared.dag(name=dag.name, column="2")
@@ -218,6 +377,16 @@ def test_versions_of_a_dag_can_be_read_and_planned(shared: Bench) -> None:
     plan = shared.user.post("/v1/plans", json={"text": old["text"]}).json()
     changed = {job["name"] for job in plan["plan"]["jobs"] if job["change"] == "changed"}
     assert changed == {"work"}
+    new, old = (version["dag_version"] for version in versions)
+    text = get(shared, f"/v1/dags/{dag.name}/versions/{new}")["text"]
+    again = {"text": text, "from_version": new}
+    (job,) = [j for j in plan_jobs(shared, {"text": text, "from_version": old}) if j["fields"]]
+    assert [(f["before"], f["after"]) for f in job["fields"]] == [
+        ("SELECT 1 FROM ranges", "SELECT 2 FROM ranges")
+    ]
+    assert all(j["action"] == "keep" for j in plan_jobs(shared, again))
+    unknown = shared.user.post("/v1/plans", json={"text": text, "from_version": str(uuid4())})
+    assert unknown.status_code == 404
     missing = f"/v1/dags/{dag.name}/versions/{uuid4()}"
     assert shared.user.get(missing).status_code == 404
 
@@ -250,3 +419,59 @@ def test_lineage_of_an_old_version_keeps_a_removed_reader(shared: Bench) -> None
     assert get(shared, path)["down"] == []
     then = get(shared, path, dataset_version=before["dataset_version"])
     assert [d["job"] for d in then["down"]] == ["after"]
+
+
+# --- one task -------------------------------------------------------------------------------------
+
+
+def test_a_task_shows_the_definition_that_it_runs_after_a_deploy(shared: Bench) -> None:
+    dag = shared.dag(column="1")
+    (task,) = shared.tasks(1, dag=dag)
+    attempt = shared.claimed(task)
+    before = get(shared, f"/v1/tasks/{task}")
+    assert before["definition"]["is_current"]
+    shared.dag(name=dag.name, column="2")
+    shared.live.run(shared.live.service.swapper.swap_once)
+    after = get(shared, f"/v1/tasks/{task}")
+    definition = after["definition"]
+    assert definition["config"]["sql"] == "SELECT 1 FROM ranges" and not definition["is_current"]
+    assert definition["dag_version"] == before["definition"]["dag_version"]
+    assert get(shared, f"/v1/jobs/{dag.name}/work")["config"]["sql"] == "SELECT 2 FROM ranges"
+    (source,) = definition["inputs"]
+    assert (source["name"], source["job"], source["output"]) == ("ranges", "split", "ranges")
+    assert (after["start"], after["end"], after["parameters"]) == (0, 9, None)
+    text = shared.user.get(f"/v1/tasks/{task}").text
+    assert attempt.token not in text and attempt.fence["lease_token"] not in text
+
+
+def test_a_task_shows_its_payload_and_the_names_of_its_secrets_only(shared: Bench) -> None:
+    name = f"p_{uuid4().hex[:12]}"
+    text = f"""
+name: {name}
+jobs:
+  - name: request
+    activation: source
+    source: {{kind: manual}}
+    outputs: [ranges]
+  - name: work
+    operator: sql
+    execution_strategy: WholeDataset
+    inputs: [{{from: {{job: request}}}}]
+    outputs: [out]
+    config: {{sql: "SELECT 1 FROM ranges"}}
+"""
+    reply = shared.user.post("/v1/dags", json={"text": text})
+    assert reply.status_code == 200, reply.text
+    body = {"dag": name, "job": "request", "payload": {"city": "Wien"}}
+    assert shared.user.post("/v1/triggers", json=body).status_code == 200
+    shared.live.drain()
+    (item,) = get(shared, "/v1/tasks", dag=name, job="work")["items"]
+    task = get(shared, f"/v1/tasks/{item['task_id']}")
+    assert task["parameters"]["payload"] == {"city": "Wien"}
+    assert task["definition"]["secrets"] == []
+    shared.rows(
+        "UPDATE job_revisions SET secrets = %s WHERE revision_id = %s",
+        ["key"],
+        task["definition"]["revision_id"],
+    )
+    assert get(shared, f"/v1/tasks/{item['task_id']}")["definition"]["secrets"] == ["key"]

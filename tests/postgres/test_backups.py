@@ -17,7 +17,7 @@ from support.postgres import sql
 from trace_etl.api.proof.certificates import StoredCertificate
 from trace_etl.api.task.lifecycle import SuccessFile, SuccessMarker
 from trace_etl.data import migrations as data_migrations
-from trace_etl.lite import ownership
+from trace_etl.lite import configuration, ownership
 from trace_etl.lite.backup import contents, snapshot
 from trace_etl.lite.backup.create import Backup, create
 from trace_etl.lite.backup.restore import restore
@@ -48,6 +48,12 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Home:
     home.open()
     keys.ensure_user_key(home.user_keys)
     (home.secrets / "webhook").write_text("secret")
+    configuration.write(home.config, configuration.Configuration())
+    home.runtimes.write_text("runtimes: {}")
+    (home.programs / "tables").mkdir()
+    (home.programs / "tables" / "names.csv").write_text("a,b")
+    (home.programs / "count").write_text("#!/bin/sh")
+    (home.programs / "count").chmod(0o755)
     (home.certificate_keys / "key.pem").write_text("signs manifests")
     FileStore(home.objects).put(bundle_key("trace", "0" * 64), b"bundle of a function")
     postgres = EmbeddedPostgres(home.postgres, passfile=home.pgpass)
@@ -125,6 +131,11 @@ def test_a_restored_home_has_the_same_tables_datasets_objects_and_secrets(
         name for name in list_files(original.objects) if b"unused" not in name[1]
     ]
     assert (home.secrets / "webhook").read_text() == "secret"
+    assert list_files(home.programs) == list_files(original.programs) != []
+    modes = {
+        p.name: stat.S_IMODE(p.stat().st_mode) for p in home.programs.rglob("*") if p.is_file()
+    }
+    assert modes == {"count": 0o700, "names.csv": 0o600}
     assert list_files(home.user_keys) == list_files(original.user_keys)
     assert list_files(home.certificate_keys) == list_files(original.certificate_keys) != []
     assert not list_files(home.task_keys)
@@ -161,9 +172,15 @@ def list_files(root: Path) -> list[tuple[str, bytes]]:
     ]
 
 
-def test_a_backup_without_secrets_has_no_file_of_the_home(original: Home, tmp_path: Path) -> None:
+def test_a_backup_without_secrets_has_only_the_runtimes_and_programs_of_the_home(
+    original: Home, tmp_path: Path
+) -> None:
     made = create(original, tmp_path / "plain", with_secrets=False, report=ignore)
-    assert not [e.name for e in made.manifest.files if e.name.startswith("home/")]
+    assert [e.name for e in made.manifest.files if e.name.startswith("home/")] == [
+        "home/runtimes.yaml",
+        "home/programs/count",
+        "home/programs/tables/names.csv",
+    ]
     assert stat.S_IMODE((tmp_path / "plain").stat().st_mode) == 0o700
 
 

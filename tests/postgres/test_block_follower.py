@@ -89,8 +89,34 @@ def test_a_reorganisation_is_rewritten_and_announced(
     assert stream.rows() == chain.rows() != before
     assert stream.reported_ranges() == [(90 - depth, 89)]
     assert {one["kind"] for one in stream.invalidations} == {"row_range"}
+    assert all(one["is_reorganisation"] for one in stream.invalidations)
     query = "SELECT reorganisations, deepest FROM followers WHERE stream = %s"
     assert sql(stream.dsn, query, [stream.outputs[0].dataset_version]) == [(1, depth)]
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_follower_reports_how_far_it_is_behind_the_head(
+    chain: GrowingChain, data: str, is_paused: bool
+) -> None:
+    stream = new_stream(data, batch=80, report_interval=0.0)
+    stream.is_paused = is_paused
+    times = [row["timestamp"] for row in chain.rows()["blocks"]]
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+        assert [(h.position, h.head) for h in stream.heads] == [(79, 89), (89, 89)]
+        behind = stream.heads[0]
+        assert (behind.position_time, behind.head_time) == (times[79], times[89])
+        assert stream.heads[1].position_time == times[89]
+    with stream.attempt(2, chain.url) as follower:
+        catch_up(follower)
+    assert stream.heads[2] == stream.heads[1]
+
+
+def test_heads_are_reported_only_now_and_then(chain: GrowingChain, data: str) -> None:
+    stream = new_stream(data, batch=10, report_interval=3600.0)
+    with stream.attempt(1, chain.url) as follower:
+        catch_up(follower)
+    assert len(stream.heads) == 1
 
 
 def test_a_reorganisation_while_catching_up_is_followed(data: str) -> None:
@@ -385,7 +411,25 @@ def test_a_very_large_block_is_followed(data: str) -> None:
 def test_the_operator_follows_until_it_is_canceled(
     chain: GrowingChain, data: str, tmp_path: Path
 ) -> None:
-    pools = {"default": (chain.url,)}
+    def drop_logs(calls: Calls, items: Calls) -> Calls:
+        for call, item in zip(calls, items, strict=True):
+            for receipt in item["result"] if call["method"] == "eth_getBlockReceipts" else ():
+                receipt["logs"] = []
+        return items
+
+    with FaultyNode(chain.url, after=drop_logs) as liar:
+        follow_until_canceled(chain, data, tmp_path, (liar.url, chain.url))
+    job = {"job": "test.block_follower"}
+    assert REGISTRY.get_sample_value("trace_follower_block", job) == 91
+    assert REGISTRY.get_sample_value("trace_follower_lag_blocks", job) == 0
+    assert REGISTRY.get_sample_value("trace_follower_reorganisations_total", job) == 0
+    assert REGISTRY.get_sample_value("trace_follower_rejected_answers_total", job)
+
+
+def follow_until_canceled(
+    chain: GrowingChain, data: str, tmp_path: Path, urls: tuple[str, ...]
+) -> None:
+    pools = {"default": urls}
     runner = SparkRunner(
         SparkSettings(FileStore(tmp_path), tmp_path, rpc_pools=pools, data_dsn=data)
     )
@@ -407,7 +451,3 @@ def test_the_operator_follows_until_it_is_canceled(
         with pytest.raises(TaskCanceled):
             running.result(timeout=120)
     assert stream.rows() == chain.rows(start=80)
-    job = {"job": "test.block_follower"}
-    assert REGISTRY.get_sample_value("trace_follower_block", job) == 91
-    assert REGISTRY.get_sample_value("trace_follower_lag_blocks", job) == 0
-    assert REGISTRY.get_sample_value("trace_follower_reorganisations_total", job) == 0

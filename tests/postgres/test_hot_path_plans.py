@@ -41,6 +41,7 @@ from trace_etl.state.routing import cursors, events, outbox
 from trace_etl.state.routing import reconcile as reconciling
 from trace_etl.state.storage import retired_generations
 from trace_etl.state.tasks import (
+    cancellations,
     capped_claims,
     claims,
     completions,
@@ -356,7 +357,9 @@ HOT: dict[str, Statement] = {
     "find_claimed": lambda c, s: claims.find_claimed(c, requests(s)[0]),
     "find_running": lambda c, s: claims.find_running(c, [uuid4() for _ in range(20)]),
     "get_claimed": lambda c, s: claims.get_claimed(c, s.queued[0]),
-    "extend": lambda c, s: leases.extend(c, [s.fence, stale(s.fence)]),
+    "extend": lambda c, s: leases.extend(
+        c, [leases.Extension(f, "lambda") for f in (s.fence, stale(s.fence))]
+    ),
     "complete": lambda c, s: completions.complete(
         c, [Completion(s.fence, "Completed", b"x", events=[s.event()])]
     ),
@@ -377,7 +380,7 @@ HOT: dict[str, Statement] = {
         c, "ecs_python", older_seconds=0, limit=500
     ),
     "list_queued_runtimes": lambda c, s: task_queries.list_queued_runtimes(c),
-    "cancel_task": lambda c, s: task_queries.cancel_task(c, s.org_id, s.queued[0]),
+    "cancel_task": lambda c, s: cancellations.cancel_task(c, s.org_id, s.queued[0]),
     "point": point,
     "invalidate": invalidate,
     "reconcile": reconcile,

@@ -49,6 +49,24 @@ def test_a_silent_worker_that_still_listens_is_reported_as_lease_expired(one: Be
     assert "alive" in record["error_message"]
 
 
+def test_an_attempt_that_is_lost_records_how_its_code_was_isolated(one: Bench) -> None:
+    started, unstarted = (claimed(one, "alive", "max_attempts: 2") for _ in range(2))
+    assert one.heartbeat(started, isolation="lambda").status_code == 200
+    assert one.heartbeat(started).status_code == 200  # a later one changes nothing
+    assert one.heartbeat(unstarted).status_code == 200
+    for attempt in (started, unstarted):
+        one.let_lease_expire(attempt)
+    assert one.reap() == 2
+    levels = [attempt_record(one, attempt)["isolation"] for attempt in (started, unstarted)]
+    assert levels == ["lambda", None]
+    # The next attempt may end before its sandbox starts.
+    one.rows("UPDATE tasks SET retry_at = now() WHERE task_id = %s", started.task_id)
+    one.live.run(one.live.service.retries.retry_once)
+    second = one.claimed(started.task_id)
+    assert one.complete(second, "Failed").status_code == 200
+    assert attempt_record(one, second)["isolation"] is None
+
+
 def reaper_without_delay(bench: Bench) -> LeaseReaper:
     return replace(bench.live.service.reaper, gone_after=0.0, lost_since={})
 
@@ -72,10 +90,12 @@ def test_the_attempt_of_a_worker_that_disconnects_is_retried_before_its_lease_ex
     one.let_lease_expire(short)
     assert one.live.run(patient.reap_once) == 1  # a lease can be shorter
     assert attempt_record(one, short)["cause"] == "worker_gone"
+    reaper.wake.retries.clear()
     assert one.live.run(reaper.reap_once) == 1
     row, record = one.row(attempt.task_id), attempt_record(one, attempt)
     assert (row["status"], record["cause"]) == ("Failed", "worker_gone")
     assert row["retry_at"] <= record["ended_at"]  # at once: the task is not to blame
+    assert reaper.wake.retries.is_set()  # and not at the scheduler's next poll
     one.live.run(one.live.service.retries.retry_once)
     second = one.claimed(attempt.task_id)
     assert second.number == 2
@@ -111,6 +131,7 @@ def test_an_outage_gives_lost_workers_time_to_return(
     assert one.live.run(reaper.reap_once) == 0
     assert one.live.run(reaper.reap_once) == 0  # for the length of the grace
     assert one.heartbeat(attempt).status_code == 200
+    one.complete(attempt)  # a later pass of another test would end it
 
 
 @pytest.fixture

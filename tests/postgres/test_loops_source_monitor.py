@@ -1,13 +1,21 @@
 """`always_on` sources: the monitor keeps exactly one task per source until the job is removed."""
 
+import threading
 from dataclasses import dataclass
+from queue import Queue
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
+from support.dispatcher import MAX_SECONDS
 from support.lifecycle import Attempt, Bench, run_concurrently
 from support.pressure import balance
+from trace_etl.api.task.lifecycle import TaskResult
+from trace_etl.api.task.payload import TaskPayload
+from trace_etl.queues.pgqueue import PgQueue
+from trace_etl.worker.settings import WorkerSettings
+from trace_etl.worker.slots import work_on_endless
 
 DAG = """
 name: {name}
@@ -83,6 +91,50 @@ def test_an_always_on_source_gets_one_task_and_one_wake_up(source: Source) -> No
     woken = source.one.rows("SELECT * FROM outbox WHERE subject = %s", task["task_id"])
     assert [row["kind"] for row in woken] == ["wake_up"]
     assert len(source.supervise()) == 1
+
+
+class Following:
+    """A runner whose tasks run until they are canceled."""
+
+    isolation = None
+
+    def __init__(self) -> None:
+        self.started: Queue[str] = Queue()
+        self._over = threading.Event()
+
+    def run(self, task: TaskPayload, link: object) -> TaskResult:
+        self.started.put(task.job.dag_name)
+        assert self._over.wait(MAX_SECONDS)
+        return TaskResult()
+
+    def cancel(self, task_id: UUID, within: float) -> None:
+        self._over.set()
+
+    def cool(self) -> None:
+        pass
+
+
+def test_a_worker_follows_a_chain_before_it_takes_other_tasks(source: Source) -> None:
+    """Its Spark is not started yet, or all its slots are in use."""
+    one, runner, stop = source.one, Following(), threading.Event()
+    live = one.live
+    cfg = WorkerSettings.model_validate(
+        {
+            "dispatcher_url": f"https://127.0.0.1:{live.cfg.internal_port}",
+            "tls_ca": live.secrets.ca,
+            "worker_token_file": live.secrets.directory / "worker",
+            "worker_id": "w",
+            "queue_dsn": live.cfg.queue_dsn,
+            "objects_url": live.cfg.objects_url,
+            "spark_dir": live.objects,
+        }
+    )
+    source.supervise()
+    live.drain()
+    with work_on_endless(cfg, PgQueue(cfg.queue_dsn), runner, stop):
+        while runner.started.get(timeout=MAX_SECONDS) != source.name:
+            pass  # the source of another test
+    assert stop.is_set()
 
 
 def test_concurrent_monitors_of_two_replicas_create_one_task(replicas: list[Bench]) -> None:

@@ -1,5 +1,6 @@
 """The storage sweeper deletes what nothing uses, after its retention, and shows it before."""
 
+import json
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import psycopg
 import pytest
 
 from support.buffered import SinkSetup, running_sink
+from support.cli import connected_cli
 from support.dispatcher import Secrets
 from support.lifecycle import Attempt, Bench, parquet_file
 from support.postgres import Templates
@@ -89,6 +91,32 @@ def test_a_failed_attempt_is_shown_with_its_size_and_swept_after_a_week(
     assert find_unused(bench, failed) == []
     assert not bench.prefix(failed).exists()
     assert "uncommitted" not in usage(bench, dag.published)
+
+
+def test_a_dry_run_shows_what_the_sweep_then_deletes(store: StoredObjects, tmp_path: Path) -> None:
+    bench, trace = store.bench, connected_cli(store.bench, tmp_path)
+    due, recent = (bench.attempt(dag=bench.dag()) for _ in range(2))
+    for attempt, days in ((due, 30), (recent, 1)):
+        store.write_data(attempt)
+        bench.complete(attempt, "Failed", retryable=False, error_code="boom")
+        store.age(days)
+    store.list_store()
+
+    def sweep(*options: str) -> Any:
+        text = trace("storage", "sweep", "--json", *options)
+        return json.loads(text[text.index("{\n") :])  # after the log of the Dispatcher
+
+    items = sweep("--dry-run")["items"]
+    [item] = [item for item in items if due.task_id in item["key"]]
+    assert item["kind"] == "uncommitted"
+    assert not [item for item in items if recent.task_id in item["key"]]
+    assert sweep("--dry-run")["items"] == items
+    store.require_intact(bench.prefix(due))
+    swept = sweep()
+    assert (swept["prefixes"] + swept["batches"], swept["failures"]) == (len(items), 0)
+    assert not bench.prefix(due).exists()
+    store.require_intact(bench.prefix(recent))
+    assert sweep("--dry-run")["items"] == []
 
 
 def test_a_replaced_partition_stays_while_a_running_task_reads_it(store: StoredObjects) -> None:

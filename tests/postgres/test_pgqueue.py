@@ -23,6 +23,7 @@ from trace_etl.queues.queue import (
     Message,
     QueueUnavailable,
     dead_letter_queue,
+    endless_queue,
 )
 
 LONG, NONE = timedelta(minutes=5), timedelta(0)
@@ -179,6 +180,11 @@ def test_a_queue_name_is_a_lowercase_word(dsns: Dsns) -> None:
     with pytest.raises(InvalidQueueName, match="not a queue name") as raised:
         send(dsns, ('x"; DROP TABLE messages', {}))
     assert raised.value.code == "invalid_queue_name"
+    longest = f"a{'b' * 48}"  # of a runtime
+    send(dsns, (endless_queue(longest), {}))
+    listening = PgQueue(dsns.queue).consumer([endless_queue(longest)], "long")
+    assert len(listening.receive(limit=1, visibility=LONG)) == 1
+    listening.close()
 
 
 def test_urgent_messages_are_received_before_bulk_messages(

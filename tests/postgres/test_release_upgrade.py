@@ -23,7 +23,7 @@ import pytest
 from support.buffered import SinkSetup, running_sink_on
 from support.dispatcher import Secrets
 from support.lifecycle import Bench
-from support.postgres import ADVANCE_TRANSACTIONS, Templates, sql
+from support.postgres import ADVANCE_TRANSACTIONS, Templates, drop_database, sql
 from support.rollouts import RolloutDag
 from trace_etl.data import migrations as data_migrations
 from trace_etl.lite.postgres import databases
@@ -51,8 +51,8 @@ def released(templates: Templates) -> Generator[databases.Dsns]:
         sql(made.state, ADVANCE_TRANSACTIONS)
         yield made
     finally:
-        databases.drop_database(server, state)
-        databases.drop_database(server, data)
+        drop_database(server, state)
+        drop_database(server, data)
 
 
 @pytest.fixture

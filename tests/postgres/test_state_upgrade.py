@@ -10,7 +10,7 @@ import pytest
 
 from support.dispatcher import Secrets, live
 from support.lifecycle import bench
-from support.postgres import Templates, copied, sql
+from support.postgres import Templates, copied, drop_database, sql
 from support.rollouts import RolloutDag
 from trace_etl.lite.postgres import databases
 from trace_etl.state.db import migrations
@@ -83,7 +83,7 @@ def old(templates: Templates) -> Generator[databases.Dsns]:
             sql(made.state, DEPLOYED)
             yield made
         finally:
-            databases.drop_database(server, name)
+            drop_database(server, name)
 
 
 def test_inputs_within_a_dag_are_pinned_and_inputs_across_dags_are_not(old: databases.Dsns) -> None:

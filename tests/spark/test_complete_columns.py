@@ -9,7 +9,7 @@ import pytest
 import rlp
 
 from support.faulty_node import Calls, FaultyNode, Reply
-from support.forged_blocks import FORKS, make_block
+from support.forged_blocks import CHAINS, DEPOSIT, FORKS, make_block
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.dag.chain.tables import CHAIN_TABLES, ColumnChoice, list_columns
 from trace_etl.spark.errors import ChainMismatch
@@ -110,6 +110,16 @@ OF_RECEIPTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     **{"l1_fee_scalar": ("l1FeeScalar", lambda text: text)},
     **{"l1_block_number": ("l1BlockNumber", integer)},
 }
+OF_DEPOSITS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    **{"source_hash": ("sourceHash", data), "mint_string": ("mint", digits)},
+    **{"nonce": ("nonce", integer), "gas_price": ("gasPrice", integer)},
+}
+OF_LAYER_2: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    **{"deposit_nonce": ("depositNonce", integer), "l1_fee": ("l1Fee", integer)},
+    **{"l1_gas_used": ("l1GasUsed", integer), "gas_used_for_l1": ("gasUsedForL1", integer)},
+    **{"l1_block_number": ("l1BlockNumber", integer)},
+    **{"contract_address": ("contractAddress", data)},
+}
 
 
 def assert_columns(
@@ -148,6 +158,40 @@ def test_full_columns_hold_what_the_node_reported(node: FaultyNode, fork: str) -
         assert [list(row) for row in rows[table]] == [names] * len(rows[table])
         standard = [column.name for column in CHAIN_TABLES[table]]
         assert names[: len(standard)] == standard  # new columns are added at the end
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_full_columns_hold_what_other_chains_add(node: FaultyNode, chain: str) -> None:
+    block, receipts = make_block(chain)
+    serve(node, (block, receipts))
+    rules = VerifyRules("roots", CHAINS[chain][:1])
+    rows = read(node, block["number"], "transactions", rules=rules)["transactions"]
+    for row, item, receipt in zip(rows, block["transactions"], receipts, strict=True):
+        assert_columns(row, item, OF_DEPOSITS)
+        assert_columns(row, receipt, OF_LAYER_2)
+        kind = int(item["type"], 16)
+        if kind == DEPOSIT:
+            assert row["n_rlp_bytes"] == len(encode_deposit(item))
+            assert row["source_hash"] is not None and row["deposit_nonce"] == row["nonce"]
+        else:  # one unknown type does not take the sizes of the others
+            assert (row["n_rlp_bytes"] is None) == (kind > 4)
+
+
+def encode_deposit(item: dict[str, Any]) -> bytes:
+    fields = [data(item["sourceHash"]), data(item["from"]), data(item["to"]) or b""]
+    fields += [to_bytes(integer(item.get(name, "0x0"))) for name in ("mint", "value", "gas")]
+    fields += [b"\x01" if item.get("isSystemTx") else b"", data(item["input"])]
+    return b"\x7e" + rlp.encode(fields)
+
+
+def test_one_transaction_without_a_signature_does_not_take_the_sizes_of_others(
+    node: FaultyNode,
+) -> None:
+    block, receipts = copy.deepcopy(make_block("london"))
+    del block["transactions"][1]["r"]
+    serve(node, (block, receipts))
+    rows = read(node, block["number"], "transactions", rules=UNCHECKED)["transactions"]
+    assert [row["n_rlp_bytes"] is None for row in rows] == [n == 1 for n in range(len(rows))]
 
 
 def to_bytes(number: int | None) -> bytes:

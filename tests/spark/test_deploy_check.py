@@ -1,5 +1,6 @@
 """`trace deploy` checks new SQL with Spark before it deploys."""
 
+import json
 import os
 import subprocess
 import sys
@@ -99,6 +100,20 @@ def test_checked_columns_are_stored_with_the_deploy_and_not_checked_again(shell:
     for words in (("deploy", file), ("plan", shell.file(text)), ("deploy", shell.file(text))):
         done = shell.trace(*words, program=WITHOUT_SPARK)
         assert done.returncode == 0 and done.stderr == "", done
+
+
+def test_with_json_warnings_and_notes_do_not_damage_an_error(shell: Shell) -> None:
+    rule = '{name: bad, event: failure, url: "https://example.org/hook", secret: nowhere}'
+    file = shell.file(f"{DAG}notify: [{rule}]\n")
+    for command in ("plan", "deploy"):
+        done = shell.trace(command, file, "--json", program=WITHOUT_SPARK)
+        assert (done.returncode, done.stdout) == (1, "")
+        [error] = json.loads(done.stderr)["errors"]
+        assert "pyspark is not installed" in error["message"]
+        done = shell.trace(command, file, "--json", "--no-check", program=WITHOUT_SPARK)
+        assert (done.returncode, done.stderr) == (0, "")
+        [warning] = json.loads(done.stdout)["warnings"]
+        assert "the secret 'nowhere' is missing" in warning
 
 
 def test_a_deploy_without_spark_explains_how_to_skip_the_check(shell: Shell) -> None:

@@ -1,11 +1,12 @@
 """Operators in a host: a process of its own with Spark, which the worker starts, watches and ends."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,7 +20,7 @@ from support.waiting import eventually
 from trace_etl.http.dispatcher_client import Refused
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.hosts.failures import FailedInHost, describe_failure
-from trace_etl.worker.hosts.host_process import HostLost
+from trace_etl.worker.hosts.host_process import HostLost, HostProcess
 from trace_etl.worker.hosts.host_runner import HostRunner
 from trace_etl.worker.settings import WorkerSettings
 
@@ -32,6 +33,7 @@ class Listener:
     """What a worker would pass on: events, output, and whether the lease is lost."""
 
     events: list[Any] = field(default_factory=list)
+    heads: list[Any] = field(default_factory=list)
     output: bytes = b""
     is_lost: bool = False
 
@@ -44,7 +46,9 @@ class Listener:
         self.output += content
 
     def link(self, **secrets: str) -> DispatcherLink:
-        return DispatcherLink(self.emit, log=self.log, secrets=secrets)
+        return DispatcherLink(
+            self.emit, log=self.log, report_head=self.heads.append, secrets=secrets
+        )
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +79,18 @@ def hosts(
         worker_token_file=spark,
         worker_id="test",
         queue_dsn="",
+        slots=2,
     )
-    made = HostRunner(cfg, 2, environment)
+    served = cfg.served()
+    brief = served.entries["ecs_python"].model_copy(update={"idle_timeout": 0})
+    made = HostRunner(cfg, replace(served, entries={**served.entries, "brief": brief}), environment)
     yield made
     made.close()
 
 
 def find_host() -> psutil.Process:
     """Return the host, which is the only process of its kind below this one."""
-    children = psutil.Process().children(recursive=True)
+    children = [c for c in psutil.Process().children(recursive=True) if not has_ended(c)]
     [host] = [child for child in children if "trace_etl.worker.hosts.host" in child.cmdline()]
     return host
 
@@ -133,6 +140,7 @@ def test_calls_and_output_reach_the_worker_and_secrets_do_not_reach_its_log(
     failure = describe_failure(failed.value)
     assert (failure.code, failure.retryable) == ("operator_failed", True)
     assert failure.message == f"RuntimeError: hello {SECRET}"  # the attempt masks it
+    assert [(head.position, head.head) for head in heard.heads] == [(7, 9)]
     assert "talkative.py" in failure.output
     assert [event.cursor for event in heard.events] == [7]
     assert heard.output == f"hello {SECRET}\n".encode()
@@ -155,8 +163,10 @@ def test_a_refused_call_fails_the_operator_with_the_code_of_the_refusal(hosts: H
     assert (failure.code, failure.retryable) == ("lease_lost", False)
 
 
-def run_stubborn(hosts: HostRunner, pool: ThreadPoolExecutor, file: Path) -> tuple[UUID, Any]:
-    payload = task("stubborn", {"file": str(file)}, ["never"])
+def run_stubborn(
+    hosts: HostRunner, pool: ThreadPoolExecutor, file: Path, **changes: object
+) -> tuple[UUID, Any]:
+    payload = task("stubborn", {"file": str(file)}, ["never"]).model_copy(update=changes)
     running = pool.submit(hosts.run, payload, Listener().link())
     eventually(lambda: file.exists() and file.stat().st_size > 0, "the operator writes")
     return payload.task_id, running
@@ -205,25 +215,34 @@ def test_a_killed_jvm_is_replaced_in_the_same_host(hosts: HostRunner) -> None:
     assert find_host().pid == host.pid
 
 
-def test_an_idle_host_stops_with_spark_and_the_next_task_starts_it(hosts: HostRunner) -> None:
-    hosts.warm()
-    host = find_host()
-    jvm = find_jvm(host)
-    hosts.cool()
-    assert has_ended(host) and has_ended(jvm)
-    result = hosts.run(select("SELECT 1 AS n"), Listener().link())
-    assert result.outputs[0].row_count == 1
+BRIEF: dict[str, Any] = {"org_id": UUID(int=5), "runtime": "brief"}
 
 
-def test_a_host_that_is_used_is_not_stopped(hosts: HostRunner, tmp_path: Path) -> None:
+def test_a_host_ends_with_spark_after_the_idle_timeout_of_its_runtime(hosts: HostRunner) -> None:
+    with pytest.raises(FailedInHost):
+        hosts.run(task("talkative", {"say": "hello"}, ["told"]), Listener().link())
+    kept = find_host()
+    with hosts._use(BRIEF["org_id"], 0.0) as host:  # to see its processes before they end
+        query = select("SELECT 1 AS n").model_copy(update=BRIEF)
+        assert hosts.run(query, Listener().link()).outputs[0].row_count == 1
+        brief = psutil.Process(host.pid)
+        jvm = find_jvm(brief)
+    eventually(lambda: has_ended(brief) and has_ended(jvm), "it ends with Spark")
+    assert find_host().pid == kept.pid
+
+
+def test_a_host_that_is_used_is_not_idle(hosts: HostRunner, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
-        task_id, running = run_stubborn(hosts, pool, tmp_path / "written")
-        host = find_host()
-        hosts.cool()
-        assert not has_ended(host)
+        task_id, running = run_stubborn(hosts, pool, tmp_path / "written", **BRIEF)
+        talk = task("talkative", {"say": "hello"}, ["told"]).model_copy(update=BRIEF)
+        with pytest.raises(FailedInHost):
+            hosts.run(talk, Listener().link())
+        with hosts._changed:
+            assert hosts._take_expired() == []
         hosts.cancel(task_id, 0.1)
         with pytest.raises(HostLost):
             running.result(60)
+    eventually(lambda: BRIEF["org_id"] not in hosts._hosts, "a dead host is forgotten")
 
 
 def test_a_host_whose_worker_is_killed_writes_nothing_more(
@@ -248,6 +267,29 @@ def test_metrics_of_a_host_are_served_by_its_worker(hosts: HostRunner) -> None:
     assert all(sample.name.startswith("trace_") for sample in samples)
     [talks] = [sample.value for sample in samples if sample.name == "trace_test_talks_total"]
     assert talks >= 1
+
+
+def test_a_late_answer_is_not_taken_for_the_next_metrics(hosts: HostRunner) -> None:
+    def talk() -> None:
+        with pytest.raises(FailedInHost):
+            hosts.run(task("talkative", {"say": "hello"}, ["told"]), Listener().link())
+
+    def read(host: HostProcess) -> float:
+        [line] = re.findall(r"^trace_test_talks_total (.*)$", host.read_metrics(), re.MULTILINE)
+        return float(line)
+
+    talk()
+    with hosts._use(hosts.cfg.org_id, 0.0) as host:
+        before = read(host)
+        find_host().suspend()
+        try:
+            with pytest.raises(HostLost, match="does not answer"):
+                host.read_metrics()
+        finally:
+            find_host().resume()
+        eventually(lambda: not host._answers["metrics"].empty(), "the late answer has come")
+        talk()
+        assert read(host) == before + 1
 
 
 PROGRAM = """#!{python}

@@ -28,7 +28,7 @@ from trace_etl.devtools.devchain import DevChain
 from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.markers import verify_output
 from trace_etl.objects.opening import open_store
-from trace_etl.proof.content_hash import add_row_sums
+from trace_etl.policy.kept_rows import RowSet, keeps_all_rows
 from trace_etl.query.pins import Pin, PinnedFiles
 from trace_etl.query.requests import QueryLimits
 from trace_etl.query.sql.engine import open_engine, prepare_engine
@@ -227,6 +227,48 @@ def test_small_files_are_compacted_into_one_with_the_rows_in_order(
     assert "RLE_DICTIONARY" in encodings["address"]  # contracts repeat
 
 
+@pytest.fixture(scope="module")
+def mixed(runner: SparkRunner) -> list[TaskPayload]:
+    """Partitions of one dataset, of which the middle one is of before the columns were changed."""
+    made = [
+        task(
+            "cryo_ingest",
+            {"columns": columns},
+            ["transactions"],
+            scope=range_scope(start, start + 9),
+        )
+        for start, columns in ((0, "full"), (10, "minimal"), (20, "full"))
+    ]
+    for payload in made:
+        runner.run(payload)
+    return made
+
+
+def test_jobs_read_nulls_where_older_partitions_lack_a_column(
+    runner: SparkRunner, objects: Path, chain: DevChain, mixed: list[TaskPayload]
+) -> None:
+    given = as_input(*mixed, name="transactions")
+    wanted = [
+        (row["transaction_hash"], None if 10 <= row["block_number"] < 20 else row["nonce"])
+        for row in expected(chain, 5, 24)["transactions"]
+    ]
+    assert len({nonce is None for _, nonce in wanted}) == 2
+    scope = range_scope(5, 24)
+    query = "SELECT block_number, transaction_index, transaction_hash, nonce, s FROM transactions"
+    for payload in (select(query, given, scope=scope), _compact(scope, given)):
+        runner.run(payload)
+        found = sorted(
+            rows(objects, payload, "answer"),
+            key=lambda row: (row["block_number"], row["transaction_index"]),
+        )
+        assert [(row["transaction_hash"], row["nonce"]) for row in found] == wanted
+        assert {row["s"] is None for row in found if 10 <= row["block_number"] < 20} == {True}
+        assert {row["s"] is None for row in found if row["block_number"] >= 20} == {False}
+    only = select(f"{query} WHERE nonce IS NULL", given, scope=scope)
+    runner.run(only)
+    assert {row["block_number"] for row in rows(objects, only, "answer")} == {*range(10, 20)}
+
+
 def test_the_same_range_compacted_twice_gives_the_same_bytes(
     runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
 ) -> None:
@@ -236,8 +278,10 @@ def test_the_same_range_compacted_twice_gives_the_same_bytes(
         runner.run(payload)
     files = [directory(objects, one, "answer") / "answer_0_29.parquet" for one in both]
     assert files[0].read_bytes() == files[1].read_bytes()
-    parts = [marker(objects, one, "logs")["row_sum"] for one in ingested]
-    assert marker(objects, both[0], "answer")["row_sum"] == add_row_sums(parts)
+    made = marker(objects, both[0], "answer")
+    parts = [marker(objects, one, "logs") for one in ingested]
+    sums = [RowSet(part["row_sum"], part["schema"]) for part in parts]
+    assert keeps_all_rows(RowSet(made["row_sum"], made["schema"]), sums)
 
 
 def test_blocks_that_are_not_final_are_not_compacted(

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.faulty_node import Calls, FaultyNode, Reply
-from support.forged_blocks import FORKS, make_block
+from support.forged_blocks import CHAINS, DEPOSIT, FORKS, make_block
 from trace_etl.dag.chain.rules import VerifyRules
+from trace_etl.dag.chain.tables import ColumnChoice
 from trace_etl.spark.errors import ChainMismatch
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource
@@ -22,6 +23,7 @@ TABLES = ("blocks", "transactions", "logs", "withdrawals")
 STRICT = VerifyRules("roots", senders=True)
 # Values that no header commits to, and that are no columns of verified tables.
 UNPROVEN = {"totalDifficulty", "size", "uncles"}
+OF_LAYER_2 = {"l1Fee", "l1GasUsed", "gasUsedForL1", "l1BlockNumber"}
 Block = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
@@ -35,10 +37,15 @@ class OneBlock:
     def serve(self, block: Block) -> None:
         self.block, self.receipts = block
 
-    def read(self, rules: VerifyRules = STRICT, tables: tuple[str, ...] = TABLES) -> BlockChunk:
+    def read(
+        self,
+        rules: VerifyRules = STRICT,
+        tables: tuple[str, ...] = TABLES,
+        columns: ColumnChoice = "standard",
+    ) -> BlockChunk:
         number = self.number
         source = RpcSource((self.node.url,), concurrency=1, tries=1)
-        with RangeReader(source, tables, rules) as reader:
+        with RangeReader(source, tables, rules, columns) as reader:
             [chunk] = reader.chunks(number, number)
         return chunk
 
@@ -89,6 +96,36 @@ def test_a_block_of_every_fork_verifies(node: OneBlock, fork: str, seed: int) ->
         node.read(VerifyRules(level), ("logs",))
 
 
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_block_of_another_chain_verifies_with_its_preset(
+    node: OneBlock, chain: str, seed: int
+) -> None:
+    block, receipts = serve(node, chain, seed)
+    tables = TABLES if "withdrawals" in block else TABLES[:3]
+    chunk = node.read(make_rules(chain), tables)
+    assert len(chunk.transactions) == len(receipts)
+    for level in ("links", "bloom", "roots"):
+        node.read(VerifyRules(level, CHAINS[chain][:1]), ("logs",))
+
+
+@pytest.mark.parametrize(
+    ("chain", "message"),
+    [("optimism since isthmus", "withdrawalsRoot"), ("arbitrum", "has type 0x64")],
+)
+def test_a_block_of_another_chain_needs_its_preset(
+    node: OneBlock, chain: str, message: str
+) -> None:
+    serve(node, chain)
+    tables = TABLES if CHAINS[chain][0] == "optimism" else TABLES[:3]
+    with pytest.raises(ChainMismatch, match=message):
+        node.read(tables=tables)
+
+
+def make_rules(name: str) -> VerifyRules:
+    return VerifyRules("roots", CHAINS[name][:1] if name in CHAINS else (), senders=True)
+
+
 def list_values(item: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the paths of all hexadecimal values."""
     if isinstance(item, dict):
@@ -105,20 +142,41 @@ def list_values(item: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
 @settings(
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(st.sampled_from(FORKS), st.integers(0, 2), st.randoms(use_true_random=False))
+@given(st.sampled_from((*FORKS, *CHAINS)), st.integers(0, 2), st.randoms(use_true_random=False))
 def test_a_single_changed_bit_is_detected(
-    node: OneBlock, fork: str, seed: int, random: Any
+    node: OneBlock, name: str, seed: int, random: Any
 ) -> None:
-    block = copy.deepcopy(serve(node, fork, seed))
-    # The block number of a receipt is not read.
-    paths = [path for path in list_values(block) if path[0] == 0 or path[2:] != ("blockNumber",)]
-    path = random.choice(paths)
+    block = copy.deepcopy(serve(node, name, seed))
+    path = random.choice([path for path in list_values(block) if is_proven(name, block, path)])
     changed = flip_bit(block, path, random)
     node.serve(block)
     tables = TABLES if "withdrawals" in block[0] else TABLES[:3]
     with pytest.raises(ChainMismatch):
-        node.read(tables=tables)
+        node.read(make_rules(name), tables)
         pytest.fail(f"{path}: {changed} was accepted")
+
+
+def is_proven(name: str, block: Block, path: tuple[Any, ...]) -> bool:
+    """Whether the header commits to a value, as documented in docs/how-to/proven-data.md."""
+    preset, field = CHAINS.get(name, (None,))[0], path[-1]
+    is_receipt = path[0] == 1
+    if is_receipt and path[2:] == ("blockNumber",):
+        return False  # the block number of a receipt is not read
+    if preset is None or not (is_receipt or path[1] == "transactions"):
+        return True
+    index = path[1] if is_receipt else path[2]
+    is_deposit = block[1][index]["type"] == hex(DEPOSIT)
+    if is_receipt:
+        if field == "depositNonce":
+            return "depositReceiptVersion" in block[1][index]
+        if field == "contractAddress":
+            return preset == "optimism" and not is_deposit
+        return field not in {*OF_LAYER_2, "effectiveGasPrice"}
+    if preset == "arbitrum":
+        return field in {"hash", "blockHash", "blockNumber", "transactionIndex"}
+    if is_deposit:
+        return field not in {"nonce", "gasPrice", "v", "r", "s"}
+    return field != "gasPrice" or block[1][index]["type"] in {"0x0", "0x1"}
 
 
 def flip_bit(block: Any, path: tuple[Any, ...], random: Any) -> str:
@@ -173,6 +231,21 @@ def test_the_bloom_level_detects_missing_logs_without_receipts(node: OneBlock) -
     node.read(VerifyRules("links"), ("logs",))
     with pytest.raises(ChainMismatch, match="logsBloom: expected 0x"):
         node.read(VerifyRules("bloom"), ("logs",))
+
+
+@pytest.mark.parametrize("name", ["london", "arbitrum"])
+def test_the_count_of_transactions_is_proven_without_their_table(node: OneBlock, name: str) -> None:
+    block, receipts = copy.deepcopy(serve(node, name))
+    rules = VerifyRules("roots", CHAINS[name][:1] if name in CHAINS else ())
+    columns = ("transaction_count",)
+    assert len(node.read(rules, ("blocks",), columns).receipts) == len(receipts)
+    block["transactions"].pop()
+    for left in (receipts, receipts[:-1]):
+        node.serve((block, left))
+        with pytest.raises(ChainMismatch):
+            node.read(rules, ("blocks",), columns)
+    node.read(rules, ("blocks",))  # receipts are not read for the other columns
+    node.read(VerifyRules("bloom"), ("blocks",), columns)
 
 
 def test_an_exception_skips_its_check_only(node: OneBlock) -> None:

@@ -1,6 +1,7 @@
 """The rows expected from a chain, computed value by value from its JSON."""
 
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -21,11 +22,14 @@ def expected(chain: DevChain, start: int, end: int) -> dict[str, list[Row]]:
 
 
 def as_json(rows: Iterable[Row]) -> list[Row]:
-    """Return rows as the Query Service writes them: bytes in hexadecimal."""
-    return [
-        {name: f"0x{v.hex()}" if isinstance(v, bytes) else v for name, v in row.items()}
-        for row in rows
-    ]
+    """Return rows as the Query Service writes them: bytes in hexadecimal, decimals as texts."""
+    return [{name: _as_json(value) for name, value in row.items()} for row in rows]
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    return str(value) if isinstance(value, Decimal) else value
 
 
 def rows_of(pairs: Iterable[tuple[Row, list[Row]]], chain_id: int) -> dict[str, list[Row]]:

@@ -72,7 +72,7 @@ def running_console(live: Live, query_url: str = "", **changes: Any) -> Generato
         async with open_app(cfg) as app:
             ready.set()
             listener = Listener(app, "127.0.0.1", port)
-            await serve([listener], tls=None, stop=stop)
+            await serve([listener], tls=None, stop=stop, limits=cfg.http_limits)
 
     def work() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -12,6 +12,8 @@ GOOD = [
     b'POST /v1/task/heartbeat HTTP/1.1\r\nhost: t\r\ncontent-length: 14\r\n\r\n{"task_id": 1}',
     b"POST /v1/dags HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{}\n\r\n0\r\nx: y\r\n\r\n",
     b"GET /metrics HTTP/1.0\r\nconnection: keep-alive\r\nauthorization: Bearer x\r\n\r\n",
+    b'POST /v1/query HTTP/1.1\r\nhost: t\r\ncontent-length: 19\r\n\r\n{"sql": "SELECT 1"}\n',
+    b'POST /session HTTP/1.1\r\nhost: t\r\norigin: https://t\r\ncontent-length: 16\r\n\r\n{"token": "abc"}',
     b"POST /v1/webhooks/d/j HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}",
 ]
 TOKENS = [

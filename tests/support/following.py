@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from support.growing_chain import GrowingChain
 from support.postgres import sql
 from support.waiting import eventually
-from trace_etl.api.task.events import Event, Events
+from trace_etl.api.task.events import ChainHead, Event, Events
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.data import connection
 from trace_etl.data.followers import Writer
@@ -52,6 +52,7 @@ class FollowedChain:
     task_id: UUID = field(default_factory=uuid4)
     events: list[Event] = field(default_factory=list[Event])
     invalidations: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    heads: list[ChainHead] = field(default_factory=list[ChainHead])
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     is_paused: bool = False
 
@@ -76,7 +77,15 @@ class FollowedChain:
             TipReader(_source(urls, source), KINDS) as reader,
             connection.connect(self.dsn) as conn,
         ):
-            yield ChainFollower(plan, reader, conn, self.report, Signal(), lambda: self.is_paused)
+            yield ChainFollower(
+                plan,
+                reader,
+                conn,
+                self.report,
+                Signal(),
+                lambda: self.is_paused,
+                self.heads.append,
+            )
 
     @contextmanager
     def streaming(

@@ -9,13 +9,26 @@ from coincurve import PrivateKey
 from trace_etl.devtools.devchain.chain.trie import ordered_root
 from trace_etl.spark.verify.keccak import keccak
 
-FORKS = ("frontier", "byzantium", "berlin", "london", "shanghai", "cancun", "prague")
+FORKS = (
+    *("frontier", "byzantium", "berlin", "london", "paris"),
+    *("shanghai", "cancun", "prague", "osaka"),
+)
+# Blocks of other chains: the preset that they need, and the fork whose rules they follow.
+CHAINS = {
+    "optimism before canyon": ("optimism", "paris"),
+    "optimism since canyon": ("optimism", "shanghai"),
+    "optimism since isthmus": ("optimism", "prague"),
+    "arbitrum": ("arbitrum", "london"),
+}
 CHAIN_ID = 1
+DEPOSIT = 0x7E
+_ARBITRUM_KINDS = (0x6A, 0x69, 0x64, 0x68)
 
 
-def make_block(fork: str, seed: int = 0) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a block with one transaction of each type of its fork, and its receipts."""
-    return _Forge(fork, Random(seed)).make()
+def make_block(name: str, seed: int = 0) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a block of a fork or chain with one transaction of each type, and its receipts."""
+    preset, fork = CHAINS.get(name, (None, name))
+    return _Forge(fork, preset, Random(seed)).make()
 
 
 def encode_int(number: int) -> bytes:
@@ -23,8 +36,9 @@ def encode_int(number: int) -> bytes:
 
 
 class _Forge:
-    def __init__(self, fork: str, random: Random) -> None:
+    def __init__(self, fork: str, preset: str | None, random: Random) -> None:
         self.level = FORKS.index(fork)
+        self.preset = preset
         self.random = random
 
     def since(self, fork: str) -> bool:
@@ -38,12 +52,7 @@ class _Forge:
 
     def make(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         base_fee = 7 * 10**9 if self.since("london") else None
-        kinds = [0, 0]
-        kinds += [1] if self.since("berlin") else []
-        kinds += [2] if self.since("london") else []
-        kinds += [3] if self.since("cancun") else []
-        kinds += [4] if self.since("prague") else []
-        pairs = [self.transaction(kind, n, base_fee) for n, kind in enumerate(kinds)]
+        pairs = [self.transaction(kind, n, base_fee) for n, kind in enumerate(self.kinds())]
         transactions, encoded = [tx for tx, _ in pairs], [raw for _, raw in pairs]
         receipts, encoded_receipts, bloom = self.receipts(transactions)
         header: dict[str, Any] = {
@@ -54,7 +63,7 @@ class _Forge:
             "transactionsRoot": ordered_root(encoded),
             "receiptsRoot": ordered_root(encoded_receipts),
             "logsBloom": bloom,
-            "difficulty": 0 if self.since("shanghai") else 1 << 40,
+            "difficulty": 0 if self.since("paris") else 1 << 40,
             "number": 7_000_000 + self.level,
             "gasLimit": 30_000_000,
             "gasUsed": int(receipts[-1]["cumulativeGasUsed"], 16),
@@ -90,9 +99,23 @@ class _Forge:
                 log |= place
         return {**block, "transactions": transactions}, receipts
 
+    def kinds(self) -> list[int]:
+        kinds = [DEPOSIT, DEPOSIT] if self.preset == "optimism" else []
+        kinds += _ARBITRUM_KINDS[:2] if self.preset == "arbitrum" else []
+        kinds += [0, 0]
+        kinds += [1] if self.since("berlin") else []
+        kinds += [2] if self.since("london") else []
+        kinds += [3] if self.since("cancun") and not self.preset else []
+        kinds += [4] if self.since("prague") else []
+        return [*kinds, *(_ARBITRUM_KINDS[2:] if self.preset == "arbitrum" else ())]
+
     def transaction(
         self, kind: int, index: int, base_fee: int | None
     ) -> tuple[dict[str, Any], bytes]:
+        if kind == DEPOSIT:
+            return self.deposit(index)
+        if kind in _ARBITRUM_KINDS:
+            return self.arbitrum_transaction(kind, index)
         key = PrivateKey(self.hash())
         price, tip, most = 20 * 10**9, 10**9, 30 * 10**9
         common = [self.random.randrange(1, 2**40), 21_000 + index]  # nonce, gas
@@ -118,6 +141,8 @@ class _Forge:
         v = parity if kind else parity + (2 * CHAIN_ID + 35 if is_protected else 27)
         raw = prefix + _encode([*fields, v, r, s])
         paid = price if kind < 2 else min(most, (base_fee or 0) + tip)
+        if kind >= 2 and self.preset == "arbitrum":
+            paid = base_fee or 0  # tips are not paid
         shown: dict[str, Any] = {
             "hash": _show(keccak(raw)),
             "transactionIndex": hex(index),
@@ -152,6 +177,39 @@ class _Forge:
             ]
         return shown, raw
 
+    def deposit(self, index: int) -> tuple[dict[str, Any], bytes]:
+        """The deposit of the block's attributes, or one that creates a contract and mints."""
+        is_first, is_system = index == 0, index == 0 and not self.since("shanghai")
+        to, mint = (self.address(), 0) if is_first else (b"", self.random.randrange(1, 2**90))
+        source, sender, data = self.hash(), self.address(), self.random.randbytes(68)
+        value, gas = (0 if is_first else 2**70), 1_000_000 + index
+        raw = b"\x7e" + _encode([source, sender, to, mint, value, gas, int(is_system), data])
+        shown: dict[str, Any] = {
+            **self._show_unsigned(DEPOSIT, raw, index),
+            **{"from": _show(sender), "to": _show(to) if to else None, "input": _show(data)},
+            **{"sourceHash": _show(source), "value": hex(value), "gas": hex(gas)},
+        }
+        if not is_first:
+            shown["mint"] = hex(mint)
+        if is_system:
+            shown["isSystemTx"] = True
+        return shown, raw
+
+    def arbitrum_transaction(self, kind: int, index: int) -> tuple[dict[str, Any], bytes]:
+        """A transaction whose encoded fields a node does not return in full."""
+        raw = bytes([kind]) + self.random.randbytes(90)
+        return {
+            **self._show_unsigned(kind, raw, index),
+            **{"from": _show(self.address()), "to": _show(self.address()), "input": "0x1234"},
+            **{"value": "0x12", "gas": hex(100_000 + index), "requestId": _show(self.hash())},
+        }, raw
+
+    def _show_unsigned(self, kind: int, raw: bytes, index: int) -> dict[str, Any]:
+        return {
+            **{"hash": _show(keccak(raw)), "transactionIndex": hex(index), "type": hex(kind)},
+            **{"nonce": hex(5000 + index), "gasPrice": "0x0", "v": "0x0", "r": "0x0", "s": "0x0"},
+        }
+
     def receipts(
         self, transactions: list[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], list[bytes], bytes]:
@@ -175,7 +233,10 @@ class _Forge:
             outcome = encode_int(1) if self.since("byzantium") else self.hash()
             bloom = bits.to_bytes(256, "big")
             kind = int(tx["type"], 16)
-            content = _encode([outcome, total, bloom, logs])
+            extra = self.receipt_extra(tx)
+            is_hashed = "depositReceiptVersion" in extra
+            hashed = [int(extra["depositNonce"], 16), 1] if is_hashed else []
+            content = _encode([outcome, total, bloom, logs, *hashed])
             encoded.append((bytes([kind]) if kind else b"") + content)
             place = {"transactionHash": tx["hash"], "transactionIndex": hex(index)}
             shown_logs: list[dict[str, Any]] = []
@@ -193,6 +254,7 @@ class _Forge:
             receipts.append(
                 {
                     **place,
+                    **extra,
                     "type": tx["type"],
                     ("status" if self.since("byzantium") else "root"): "0x1"
                     if self.since("byzantium")
@@ -206,7 +268,18 @@ class _Forge:
             )
         return receipts, encoded, union.to_bytes(256, "big")
 
+    def receipt_extra(self, tx: dict[str, Any]) -> dict[str, str]:
+        """The fields that only receipts of other chains have."""
+        if self.preset == "arbitrum":
+            return {"gasUsedForL1": "0x1d", "l1BlockNumber": "0x1234567"}
+        if tx["type"] != hex(DEPOSIT):
+            return {"l1Fee": "0x1f4a", "l1GasUsed": "0x640"} if self.preset else {}
+        version = {"depositReceiptVersion": "0x1"} if self.since("shanghai") else {}
+        return {"depositNonce": tx["nonce"], **version}
+
     def withdrawals(self) -> tuple[list[dict[str, Any]], bytes]:
+        if self.preset == "optimism":  # since Isthmus the root is one of the state
+            return [], self.hash() if self.since("prague") else ordered_root([])
         rows = [[n, 1000 + n, self.address(), 10**9 + n] for n in range(3)]
         names = ("index", "validatorIndex", "address", "amount")
         shown = [{name: _show(x) for name, x in zip(names, row, strict=True)} for row in rows]

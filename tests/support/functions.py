@@ -11,11 +11,17 @@ from uuid import UUID, uuid4
 
 import httpx
 
+from trace_etl.api.task.credentials import OBJECTS_PATH
 from trace_etl.api.task.invocation import Invocation
 from trace_etl.sandbox.broker import PlatformClients
 from trace_etl.spark.link import DispatcherLink
 
 ORG, OTHER_ORG = UUID(int=1), UUID(int=2)
+OBJECT_CALLS: dict[str, Any] = {
+    **{"kind": "objects", "expires_at": "2100-01-01T00:00:00Z", "objects_path": OBJECTS_PATH},
+    **{"read_prefixes": [], "write_prefixes": [], "scratch_prefix": "", "export_prefix": ""},
+}
+"""The answer of a platform whose objects are not on S3, when it is asked for credentials."""
 
 
 @dataclass
@@ -25,6 +31,8 @@ class Platform:
     calls: list[tuple[str, str, Any]] = field(default_factory=list[tuple[str, str, Any]])
     """Token, path and body of each call."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    cancel_requested: bool = False
+    """What a heartbeat answers."""
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         token = request.headers["X-Trace-Task-Capability"]
@@ -34,7 +42,9 @@ class Platform:
             self.calls.append((token, request.url.path, body))
         if request.url.path == "/v1/task/query":
             return httpx.Response(200, json={"columns": [{"name": "n"}], "rows": [[1], [2]]})
-        return httpx.Response(200, json={"cancel_requested": False})
+        if request.url.path == "/v1/task/credentials":
+            return httpx.Response(200, json=OBJECT_CALLS)
+        return httpx.Response(200, json={"cancel_requested": self.cancel_requested})
 
     def published(self) -> list[tuple[str, str, int]]:
         """List what was published: token, task and number of rows."""

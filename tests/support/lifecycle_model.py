@@ -207,19 +207,28 @@ class Model:
     def trigger(self, scope: str) -> Answer:
         key = ("request", scope)
         if key in self.tasks:
-            self._retry_failed(scope)
+            self._run_again(scope)
             return (200, False)
         self.tasks[key] = Task("Completed")
         self.events[key, scope] = (1, False)
         self.outbox["route_event", (key, scope)] += 1
         return (200, True)
 
-    def _retry_failed(self, scope: str) -> None:
-        """Retry the permanently failed tasks of a scope that is triggered again."""
-        for (job, other), task in self.tasks.items():
-            if other == scope and task.status == "Failed" and task.retry is None:
+    def _run_again(self, scope: str) -> None:
+        """Retry the failed tasks of a scope that is triggered again, and queue its canceled ones."""
+        for key, task in list(self.tasks.items()):
+            if key[1] != scope:
+                continue
+            if task.status == "Failed" and task.retry is None:
                 task.retry = "due"
-                self.last_attempts[job, other] = task.attempt + MAX_ATTEMPTS[job]
+                self.last_attempts[key] = task.attempt + MAX_ATTEMPTS[key[0]]
+            elif task.status == "Canceled" or (task.status == "Running" and task.cancel):
+                if task.status == "Running":
+                    self.ended.setdefault((key, task.attempt), ("Canceled", None))
+                last = self.last_attempts.get(key, MAX_ATTEMPTS[key[0]])
+                self.last_attempts[key] = task.attempt + last
+                self.tasks[key] = Task(attempt=task.attempt + (task.lease is not None))
+                self.outbox["wake_up", wake_subject(key)] += 1
 
     def cancel(self, key: Key) -> Answer:
         task = self.tasks.get(key)

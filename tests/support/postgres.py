@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import psutil
 import psycopg
+from psycopg.sql import SQL, Identifier
 
 from support.waiting import eventually
 from trace_etl.data import migrations as data_migrations
@@ -119,8 +120,15 @@ def copied(templates: Templates) -> Generator[databases.Dsns]:
     try:
         yield databases.dsns(server, state=state, data=data)
     finally:
-        databases.drop_database(server, state)
-        databases.drop_database(server, data)
+        drop_database(server, state)
+        drop_database(server, data)
+
+
+def drop_database(server: Server, name: str) -> None:
+    """Drop a database and end the connections to it."""
+    with psycopg.connect(server.admin_dsn(), autocommit=True) as conn:
+        conn.execute("SET client_min_messages = warning")
+        conn.execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(Identifier(name)))
 
 
 def sql(dsn: str, query: str, values: object = None) -> list[tuple]:

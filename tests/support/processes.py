@@ -1,4 +1,4 @@
-"""Dispatchers as separate processes that a test can kill and restart."""
+"""Services as separate processes that a test can kill and restart."""
 
 import os
 import signal
@@ -6,8 +6,10 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar, Self
 
 import httpx
 
@@ -18,27 +20,33 @@ from trace_etl.lite.processes.ports import free_port
 START_TIMEOUT_SECONDS = 240.0
 
 
-@dataclass
-class DispatcherProcess:
-    """One replica. A restart keeps its ports."""
+class ServiceProcess:
+    """One process of the platform, which answers at a port. A restart keeps its ports."""
 
-    secrets: Secrets
-    dsns: Dsns
-    directory: Path
-    """Directory of its objects and its log."""
-    settings: dict[str, str] = field(default_factory=dict)
-    api_port: int = field(default_factory=free_port)
-    internal_port: int = field(default_factory=free_port)
+    module: str
     _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of a listener with `/healthz`."""
+        raise NotImplementedError
+
+    @property
+    def ca(self) -> Path:
+        """Verifies the certificate of the listener."""
+        raise NotImplementedError
+
+    @property
+    def log(self) -> Path:
+        raise NotImplementedError
+
+    def environment(self) -> Mapping[str, str]:
+        raise NotImplementedError
 
     @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
-
-    @property
-    def log(self) -> Path:
-        return self.directory / f"{self.internal_port}.log"
 
     @property
     def resident_kib(self) -> int:
@@ -51,40 +59,36 @@ class DispatcherProcess:
         """The processor time of the main thread, which runs the event loop."""
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
 
-    @property
-    def internal_url(self) -> str:
-        return f"https://127.0.0.1:{self.internal_port}"
-
-    @property
-    def api_url(self) -> str:
-        return f"https://127.0.0.1:{self.api_port}"
-
     def start(self) -> None:
         """Start the process without waiting until it answers."""
-        self.directory.mkdir(exist_ok=True)
+        self.log.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "trace_etl.dispatcher"],
-                env=self._environment(),
+                [sys.executable, "-m", self.module],
+                env={
+                    "PATH": os.environ["PATH"],
+                    "TRACE_LOG_LEVEL": "warning",
+                    **self.environment(),
+                },
                 stdout=log,
                 stderr=log,
             )
 
-    def up(self) -> "DispatcherProcess":
+    def up(self) -> Self:
         """Start the process and wait until it answers; restart it if it dies meanwhile."""
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while not self.answers():
-            assert time.monotonic() < deadline, "the Dispatcher does not answer /healthz"
+            assert time.monotonic() < deadline, f"{self.module} does not answer /healthz"
             if self._process is None or self._process.poll() is not None:
                 self.start()
             time.sleep(0.05)
         return self
 
     def answers(self) -> bool:
-        context = ssl.create_default_context(cafile=str(self.secrets.ca))
+        context = ssl.create_default_context(cafile=str(self.ca))
         try:
             with httpx.Client(verify=context, trust_env=False, timeout=5) as http:
-                return http.get(f"{self.internal_url}/healthz").status_code == 200
+                return http.get(f"{self.url}/healthz").status_code == 200
         except httpx.TransportError:
             return False
 
@@ -102,10 +106,41 @@ class DispatcherProcess:
             self._process.wait(120)
             self._process = None
 
-    def _environment(self) -> dict[str, str]:
+
+@dataclass
+class DispatcherProcess(ServiceProcess):
+    """One replica of the Dispatcher."""
+
+    module: ClassVar[str] = "trace_etl.dispatcher"
+    secrets: Secrets
+    dsns: Dsns
+    directory: Path
+    """Directory of its objects and its log."""
+    settings: dict[str, str] = field(default_factory=dict)
+    api_port: int = field(default_factory=free_port)
+    internal_port: int = field(default_factory=free_port)
+
+    @property
+    def log(self) -> Path:
+        return self.directory / f"{self.internal_port}.log"
+
+    @property
+    def ca(self) -> Path:
+        return self.secrets.ca
+
+    @property
+    def internal_url(self) -> str:
+        return f"https://127.0.0.1:{self.internal_port}"
+
+    url = internal_url
+
+    @property
+    def api_url(self) -> str:
+        return f"https://127.0.0.1:{self.api_port}"
+
+    def environment(self) -> Mapping[str, str]:
         secrets = self.secrets.directory
         return {
-            "PATH": os.environ["PATH"],
             "TRACE_STATE_DSN": self.dsns.state,
             "TRACE_QUEUE_DSN": self.dsns.queue,
             "TRACE_API_PORT": str(self.api_port),
@@ -118,6 +153,80 @@ class DispatcherProcess:
             "TRACE_SERVICE_KEYS_DIR": str(secrets / "service" / "public"),
             "TRACE_WORKER_TOKENS_FILE": str(secrets / "worker"),
             "TRACE_OBJECTS_URL": (self.directory / "objects").as_uri(),
-            "TRACE_LOG_LEVEL": "warning",
+            **self.settings,
+        }
+
+
+@dataclass
+class QueryProcess(ServiceProcess):
+    """A Query Service, which answers tasks if it knows a Dispatcher."""
+
+    module: ClassVar[str] = "trace_etl.query"
+    secrets: Secrets
+    dsns: Dsns
+    directory: Path
+    """Directory of the objects and of its log."""
+    settings: dict[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+
+    @property
+    def log(self) -> Path:
+        return self.directory / f"{self.port}.log"
+
+    @property
+    def ca(self) -> Path:
+        return self.secrets.ca
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def environment(self) -> Mapping[str, str]:
+        secrets = self.secrets.directory
+        return {
+            "TRACE_STATE_DSN": self.dsns.reader,
+            "TRACE_DATA_DSN": self.dsns.data_reader,
+            "TRACE_QUERY_PORT": str(self.port),
+            "TRACE_TLS_CERT": str(secrets / "tls" / "server.pem"),
+            "TRACE_TLS_KEY": str(secrets / "tls" / "server.key"),
+            "TRACE_TLS_CA": str(secrets / "tls" / "ca.pem"),
+            "TRACE_USER_KEYS_DIR": str(secrets / "user" / "public"),
+            "TRACE_OBJECTS_URL": (self.directory / "objects").as_uri(),
+            **self.settings,
+        }
+
+
+@dataclass
+class ConsoleProcess(ServiceProcess):
+    """A console with a certificate, in front of services that need not run."""
+
+    module: ClassVar[str] = "trace_etl.console"
+    secrets: Secrets
+    directory: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+
+    @property
+    def log(self) -> Path:
+        return self.directory / f"{self.port}.log"
+
+    @property
+    def ca(self) -> Path:
+        return self.secrets.ca
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def environment(self) -> Mapping[str, str]:
+        tls = self.secrets.directory / "tls"
+        return {
+            "TRACE_API_URL": "https://127.0.0.1:1",
+            "TRACE_QUERY_URL": "https://127.0.0.1:1",
+            "TRACE_CONSOLE_PORT": str(self.port),
+            "TRACE_CONSOLE_ORIGINS": '["https://t"]',
+            "TRACE_CONSOLE_TLS_CERT": str(tls / "server.pem"),
+            "TRACE_CONSOLE_TLS_KEY": str(tls / "server.key"),
+            "TRACE_TLS_CA": str(self.ca),
             **self.settings,
         }

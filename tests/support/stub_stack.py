@@ -26,6 +26,10 @@ def announce(connection: StackConnection, seconds: float) -> None:
     print("up", flush=True)
 
 
+def report(ready: int, count: int) -> None:
+    print(f"ready: {ready} of {count}", file=sys.stderr, flush=True)
+
+
 def show(line: Line) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -36,6 +40,7 @@ def main(home: str, options: str) -> int:
             Home(Path(home)),
             Options(**json.loads(options)),
             on_up=announce,
+            on_progress=report,
             show=show,
             services=stub_services,
         )

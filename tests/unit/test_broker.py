@@ -1,15 +1,24 @@
 """The broker of a sandbox: which requests it makes for a function, and with what."""
 
 import json
+import re
 import socket
+import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from uuid import UUID
 
 import httpx
 import pytest
 
-from trace_etl.sandbox.broker import MAX_BODY, AttemptIdentity, Broker, PlatformClients
+from support.functions import OBJECT_CALLS
+from support.script_process import script_process
+from support.waiting import eventually
+from trace_etl.api.task.credentials import OBJECTS_PATH
+from trace_etl.sandbox.broker import MAX_BODY, MAX_CALL, AttemptIdentity, Broker, PlatformClients
 from trace_etl.sdk.connection import BrokerConnection, CallFailed
 
 TASK, LEASE = UUID(int=1), UUID(int=2)
@@ -25,8 +34,10 @@ class Services:
 
     def client(self, name: str) -> httpx.Client:
         def answer(request: httpx.Request) -> httpx.Response:
+            request.read()
             self.requests.append((name, request))
-            return httpx.Response(self.status, json={"service": name})
+            extra = OBJECT_CALLS if request.url.path == "/v1/task/credentials" else {}
+            return httpx.Response(self.status, json={"service": name, **extra})
 
         return httpx.Client(base_url="https://platform", transport=httpx.MockTransport(answer))
 
@@ -64,7 +75,8 @@ def test_the_fence_of_a_call_is_always_that_of_this_attempt(
     name: str, connection: BrokerConnection, services: Services
 ) -> None:
     other = {"task_id": str(UUID(int=9)), "attempt": 99, "lease_token": str(UUID(int=8))}
-    connection.call(f"/v1/task/{name}", {**other, "x": 1})
+    false = {**other, "isolation": "lambda"}  # only the worker knows how the function is isolated
+    connection.call(f"/v1/task/{name}", {**false, "x": 1})
     [(service, request)] = services.requests
     assert (service, json.loads(request.content)) == ("dispatcher", {**FENCE, "x": 1})
 
@@ -77,8 +89,8 @@ def test_headers_of_the_function_do_not_reach_the_platform(
         b"GET /v1/task/objects/bucket/key HTTP/1.1\r\nHost: x\r\nX-Trace-Task-Capability: stolen\r\n"
         b"X-Trace-Worker-Token: stolen\r\nAuthorization: Bearer stolen\r\nRange: bytes=0-1\r\n\r\n",
     )
-    [(_, request)] = services.requests
-    assert "stolen" not in str(request.headers)
+    assert not any("stolen" in str(request.headers) for _, request in services.requests)
+    _, request = services.requests[-1]
     assert request.headers["range"] == "bytes=0-1"
     assert request.headers["x-trace-lease-token"] == str(LEASE)
 
@@ -148,6 +160,142 @@ def test_a_body_over_the_limit_is_refused(broker: Broker, services: Services) ->
     head = f"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY + 1}\r\n\r\n"
     assert b" 413 " in send(broker, head.encode() + b"x" * (MAX_BODY + 1))
     assert services.requests == []
+
+
+def test_calls_that_need_too_much_memory_together_are_refused(
+    broker: Broker, connection: BrokerConnection
+) -> None:
+    head = f"POST /v1/task/events HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_CALL}\r\n\r\n"
+    with ExitStack() as stack:
+        for _ in range(4):  # each holds a body whose last byte is missing
+            client = stack.enter_context(socket.socket(socket.AF_UNIX))
+            client.connect(str(broker.path))
+            client.sendall(head.encode() + b" " * (MAX_CALL - 1))
+        eventually(lambda: b" 429 " in send(broker, head.encode() + b" " * MAX_CALL))
+    eventually(
+        lambda: connection.call("/v1/task/events", {"events": []}) == {"service": "dispatcher"}
+    )
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"x": NaN}', b"[]", b"{"])
+def test_a_call_that_is_no_object_of_json_is_refused(
+    body: bytes, connection: BrokerConnection, services: Services
+) -> None:
+    with pytest.raises(CallFailed, match="must be a JSON object"):
+        connection.send("POST", "/v1/task/events", body)
+    assert services.requests == []
+
+
+_MIB = 1 << 20
+_OBJECT_MIB = 192
+
+
+class _LargeObjects(BaseHTTPRequestHandler):
+    """A platform whose objects are large. It reads a body only when all of them have arrived."""
+
+    protocol_version = "HTTP/1.1"
+    all_arrived = threading.Barrier(8)
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        if self.path.endswith("/chunks"):
+            self.send_header("Transfer-Encoding", "chunked")
+        else:
+            self.send_header("Content-Length", str(_OBJECT_MIB * _MIB))
+        self.end_headers()
+        is_chunked = self.path.endswith("/chunks")
+        for _ in range(_OBJECT_MIB):
+            head, end = (b"%x\r\n" % _MIB, b"\r\n") if is_chunked else (b"", b"")
+            self.wfile.write(head + bytes(_MIB) + end)
+        if is_chunked and not self.path.endswith("/cut/chunks"):
+            self.wfile.write(b"0\r\n\r\n")
+        self.close_connection = True
+
+    def do_PUT(self) -> None:
+        self.all_arrived.wait()
+        left = int(self.headers["Content-Length"])
+        while left and (part := self.rfile.read(min(left, _MIB))):
+            left -= len(part)
+        self._answer({})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(OBJECT_CALLS)
+
+    def _answer(self, content: object) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def large_objects() -> Generator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _LargeObjects) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+_BROKER_PROCESS = """
+import re, ssl, sys
+from pathlib import Path
+from uuid import UUID
+import httpx
+from trace_etl.http.thread_safe_transport import ThreadSafeTransport
+from trace_etl.sandbox.broker import AttemptIdentity, Broker, PlatformClients
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
+"""
+
+
+def test_a_hostile_function_does_not_fill_the_memory_of_the_worker(tmp_path: Path) -> None:
+    """It reads large objects and sends many large bodies at once."""
+    path = tmp_path / "broker.sock"
+    with large_objects() as url, script_process(_BROKER_PROCESS) as worker:
+        start = """
+        tls = ssl.create_default_context()
+        client = httpx.Client(base_url=sys.argv[1], transport=ThreadSafeTransport(tls))
+        identity = AttemptIdentity(UUID(int=1), 1, UUID(int=2), lambda: "token")
+        broker = Broker(Path(sys.argv[2]), PlatformClients(client, client), identity)
+        print(peak())
+        """
+        before = int(worker.run(start, url, path))
+
+        def put(number: int) -> bytes:
+            connection = BrokerConnection(str(path))
+            return connection.send("PUT", f"{OBJECTS_PATH}a/{number}", bytes(MAX_BODY)).content
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(put, range(8))) == [b"{}"] * 8
+        for name in ("whole", "chunks"):
+            assert read_length(path, f"{OBJECTS_PATH}a/{name}") == _OBJECT_MIB * _MIB
+        assert int(worker.run("print(peak())")) - before < 64
+
+
+def test_an_answer_that_the_platform_cuts_is_no_whole_answer(tmp_path: Path) -> None:
+    with large_objects() as url, httpx.Client(base_url=url) as client:
+        identity = AttemptIdentity(TASK, 3, LEASE, lambda: "the-token")
+        broker = Broker(tmp_path / "broker.sock", PlatformClients(client, client), identity)
+        with pytest.raises(CallFailed, match="IncompleteRead"):
+            BrokerConnection(str(broker.path)).send("GET", f"{OBJECTS_PATH}a/cut/chunks")
+        broker.close()
+
+
+def read_length(path: Path, target: str) -> int:
+    """Read an object in pieces. Returns its length."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(f"GET {target} HTTP/1.0\r\nHost: x\r\n\r\n".encode())
+        with client.makefile("rb") as answer:
+            while re.fullmatch(rb"\s*", answer.readline()) is None:
+                pass
+            return sum(len(part) for part in iter(lambda: answer.read(_MIB), b""))
 
 
 def test_published_rows_are_counted_when_they_are_accepted(

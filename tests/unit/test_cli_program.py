@@ -1,6 +1,7 @@
 """The program: fast help, the schema, number formats and the progress of the demo."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from support.dispatcher import Secrets
+from support.waiting import eventually
 from trace_etl import __version__
 from trace_etl.cli import output
 from trace_etl.cli.main import app
@@ -24,7 +27,8 @@ from trace_etl.dag.parsing import parse_dag
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "quickstart" / "dag.yaml"
 HEAVY = (
     *("pyspark", "duckdb", "pandas", "pyarrow", "psycopg", "fastapi", "uvicorn", "httpx"),
     *("structlog", "sha3", "pydantic", "rich"),
@@ -71,8 +75,55 @@ def test_every_help_text_is_one_short_imperative_sentence() -> None:
             assert param.name == "help" or param.help, f"{name}: {param.name} has no help"
 
 
-def test_version_prints_the_version_of_the_package() -> None:
-    assert CliRunner().invoke(app, ["version"]).stdout == f"{__version__}\n"
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_version_prints_the_version_of_the_package(argument: str) -> None:
+    assert CliRunner().invoke(app, [argument]).stdout == f"{__version__}\n"
+
+
+# In code spans and code blocks, after a colon, and at the start of a line of code or help.
+NAMED = re.compile(
+    r"(?:`|: |\$ |^ *)trace ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?([^`#|\n]*)", re.MULTILINE
+)
+
+
+def list_texts() -> Iterator[Path]:
+    """Yield the files with messages, help or documentation of this project."""
+    yield from ROOT.glob("*.md")
+    for directory, kinds in {
+        "docs": ("md",),
+        "examples": ("md", "yaml", "py"),
+        "src/trace_etl": ("py", "sql"),
+        "src/trace_etl/console/static/pages": ("js",),
+    }.items():
+        for kind in kinds:
+            yield from (ROOT / directory).rglob(f"*.{kind}")
+
+
+def find_unknown_commands(text: str) -> list[str]:
+    """Return the commands and options that a text names and the program does not have."""
+    commands, unknown = get_command(app).commands, list[str]()  # type: ignore[attr-defined]
+    for name, second, rest in NAMED.findall(text):
+        command = commands.get(name)
+        group = getattr(command, "commands", {})
+        if group and second:
+            command = group.get(second)
+        if command is None:
+            unknown.append(f"trace {name} {second}".rstrip())
+        elif name != "devchain":  # it passes its arguments on
+            known = {o for param in command.params for o in (*param.opts, *param.secondary_opts)}
+            unknown += [o for o in re.findall(r"(?<!\S)--[a-z-]+", rest) if o not in known]
+    return unknown
+
+
+def test_every_command_that_a_message_or_page_names_exists() -> None:
+    assert find_unknown_commands("see `trace pauses`, `trace users gone`") == [
+        "trace pauses",
+        "trace users gone",
+    ]
+    assert find_unknown_commands("list them with: trace tasks --al") == ["--al"]
+    found = {str(path): find_unknown_commands(path.read_text()) for path in list_texts()}
+    assert len(found) > 400
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 def test_the_schema_accepts_the_example_and_rejects_a_typo() -> None:
@@ -180,3 +231,60 @@ def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert f"cannot read the token {home.user_token}: No such file" in done.stderr
     assert "trace up" in done.stderr
+
+
+def run_worker(*arguments: str, **settings: str) -> subprocess.Popen[str]:
+    """Start `trace worker` with these settings and no others."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
+    code = "from trace_etl.cli.main import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "worker", *arguments],
+        env={**kept, **settings},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ecs_pyton"], "no worker serves 'ecs_pyton'; use one of ecs_python,"),
+        (["dispatcher"], "no worker serves 'dispatcher'"),
+        (["ecs_python", "lambda"], "trusted and untrusted runtimes need a worker each"),
+        (["ecs_rust"], "TRACE_DISPATCHER_URL: Field required"),
+        (["lambda"], "TRACE_QUERY_URL: Field required"),
+    ],
+)
+def test_a_worker_that_cannot_start_says_why(arguments: list[str], message: str) -> None:
+    process = run_worker(*(word for name in arguments for word in ("--runtime", name)))
+    _, printed = process.communicate(timeout=120)
+    assert process.returncode == 1 and message in " ".join(printed.split()), printed
+
+
+def test_trace_worker_becomes_the_worker_of_its_runtimes(secrets: Secrets, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    (tmp_path / "token").write_text(secrets.worker_token)
+    settings = {
+        "TRACE_DISPATCHER_URL": "https://127.0.0.1:9",
+        "TRACE_QUERY_URL": "https://127.0.0.1:9",
+        "TRACE_TLS_CA": str(secrets.ca),
+        "TRACE_WORKER_TOKEN_FILE": str(tmp_path / "token"),
+        "TRACE_WORKER_ID": "test",
+        "TRACE_QUEUE_DSN": "host=127.0.0.1 port=9 connect_timeout=1",
+        "TRACE_OBJECTS_URL": tmp_path.as_uri(),
+        "TRACE_FUNCTIONS_DIR": str(tmp_path),
+        "TRACE_READY_FILE": str(ready),
+    }
+    process = run_worker("--runtime", "ecs_udf_ts", **settings)
+    try:
+        eventually(lambda: ready.exists() or process.poll() is not None, "the worker is ready")
+        command = Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")
+        assert command[1:3] == ["-m", "trace_etl.worker.functions"]
+        environment = Path(f"/proc/{process.pid}/environ").read_text().split("\0")
+        assert 'TRACE_RUNTIMES=["ecs_udf_ts"]' in environment
+        process.terminate()
+        _, printed = process.communicate(timeout=120)
+        assert process.returncode == 0, printed
+    finally:
+        process.kill()

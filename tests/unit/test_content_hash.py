@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_etl.proof.content_hash import add_row_sums, hash_rows
+from trace_etl.policy.kept_rows import RowSet, keeps_all_rows
+from trace_etl.proof.content_hash import hash_rows
 from trace_etl.proof.row_encoding import UnknownType, describe_schema, encode_rows
 
 pytestmark = pytest.mark.usefixtures("each_implementation")
@@ -145,7 +146,9 @@ def test_order_layout_and_parquet_do_not_change_the_hash(
         hash_rows(SCHEMA, table.slice(1).to_batches() + table.slice(0, 1).to_batches()) == expected
     )
     parts = [hash_rows(SCHEMA, table.slice(n, 1).to_batches()) for n in range(len(rows))]
-    assert add_row_sums(part.row_sum for part in parts) == expected.row_sum
+    sums = [RowSet(part.row_sum, []) for part in parts]
+    assert keeps_all_rows(RowSet(expected.row_sum, []), sums) == bool(rows)
+    assert not keeps_all_rows(RowSet(expected.row_sum, []), sums[1:])
 
 
 def test_every_value_type_and_name_counts() -> None:

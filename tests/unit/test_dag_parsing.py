@@ -61,7 +61,7 @@ def test_a_cycle_is_reported_with_the_names_of_its_jobs():
 
 def test_a_yaml_syntax_error_is_reported_with_its_position():
     (fault,) = parse_faults("name: quickstart\njobs: [\n")
-    assert fault.line == 3
+    assert (fault.line, fault.column) == (2, 7)
     assert "invalid YAML" in fault.message
 
 

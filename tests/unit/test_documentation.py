@@ -68,3 +68,18 @@ def test_no_two_public_classes_share_a_name() -> None:
 def test_no_folder_is_a_heap() -> None:
     sizes = Counter(path.parent for path in SOURCE.rglob("*.py") if path.name[0] != "_")
     assert {str(folder): size for folder, size in sizes.items() if size > 18} == {}
+
+
+def test_every_module_of_the_benchmarks_is_used_by_another_one() -> None:
+    texts = {path.stem: path.read_text() for path in (ROOT / "bench").glob("*.py")}
+    unused = [
+        name
+        for name in texts
+        if not name.startswith("__")
+        and not any(
+            re.search(rf"\bbench\.{name}\b|from bench import .*\b{name}\b", text)
+            for other, text in texts.items()
+            if other != name
+        )
+    ]
+    assert unused == []

@@ -1,5 +1,6 @@
 """Trials of functions: the real sandbox and broker, and a platform that keeps everything to itself."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ EVENT: dict[str, Any] = {
 }
 
 
-def run(directory: Path, runtime: str, event: dict[str, Any] = EVENT) -> tuple[Trial, list[Any]]:
+def run(
+    directory: Path, runtime: str, event: dict[str, Any] = EVENT, **limits: object
+) -> tuple[Trial, list[Any]]:
     queries: list[Any] = []
 
     def query(sql: str, params: Any) -> httpx.Response:
@@ -49,7 +52,7 @@ def run(directory: Path, runtime: str, event: dict[str, Any] = EVENT) -> tuple[T
 
     bundle = build_bundle(directory)
     task = make_task(event, bundle, name="rule", handler="rule.handler", runtime=runtime)
-    entry = shipped_runtimes().entries[runtime]
+    entry = shipped_runtimes().entries[runtime].model_copy(update=limits)
     return run_trial(task, bundle, entry, list_views(event), query), queries
 
 
@@ -68,10 +71,51 @@ def test_a_trial_collects_what_a_function_does(tmp_path: Path, runtime: str) -> 
 
 
 @pytest.mark.usefixtures("sandbox")
-def test_a_function_that_fails_says_why(tmp_path: Path) -> None:
-    (tmp_path / "rule.py").write_text("def handler(event, context): raise ValueError('broken')")
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("raise ValueError('broken')", "broken"),
+        ("context.task.publish([{}], 'x')", "unknown_output: the task has no output x"),
+    ],
+)
+def test_a_function_that_fails_says_why(tmp_path: Path, statement: str, message: str) -> None:
+    (tmp_path / "rule.py").write_text(f"def handler(event, context): {statement}")
     trial, _ = run(tmp_path, "ecs_udf_python")
-    assert isinstance(trial.error, FunctionFailed) and "broken" in trial.error.detail
+    assert isinstance(trial.error, FunctionFailed) and message in trial.error.detail
+
+
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.parametrize("runtime", ["ecs_udf_python", "lambda"])
+def test_no_limit_is_below_those_of_the_job_and_the_runtime(tmp_path: Path, runtime: str) -> None:
+    code = """
+        import resource
+        def handler(event, context):
+            print("seconds", resource.getrlimit(resource.RLIMIT_CPU)[0])
+            with open("/tmp/large", "wb") as file:
+                file.truncate(300 << 20)
+    """
+    (tmp_path / "rule.py").write_text(textwrap.dedent(code))
+    trial, _ = run(tmp_path, runtime, {**EVENT, "timeout_seconds": 5000}, temporary_mib=300)
+    assert trial.error is None, trial.error
+    assert int(trial.output.split()[1]) >= 5000
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_two_copies_of_a_task_do_not_replace_each_others_rows(tmp_path: Path) -> None:
+    code = """
+        import os
+        def handler(event, context):
+            if os.fork() == 0:
+                context.task.publish([{"n": 1}])
+                os._exit(0)
+            os.wait()
+            context.task.publish([{"n": 2}])
+    """
+    (tmp_path / "rule.py").write_text(textwrap.dedent(code))
+    trial, _ = run(tmp_path, "ecs_udf_python")
+    assert trial.published == {"alerts": [{"n": 1}]}
+    assert isinstance(trial.error, FunctionFailed)
+    assert "precondition_failed" in trial.error.detail
 
 
 @pytest.mark.parametrize("runtime", ["ecs_udf_python", "lambda"])
@@ -89,6 +133,16 @@ def test_a_machine_without_user_namespaces_refuses_with_the_fix(
     assert isinstance(trial.error, SandboxUnavailable)
     assert trial.error.problem == "no sandbox could be made: No permissions to create new namespace"
     assert "user namespaces" in trial.error.fix or "container" in trial.error.fix
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_a_function_that_prints_such_a_message_has_failed(tmp_path: Path) -> None:
+    code = (
+        "def handler(event, context): print('bwrap: no namespace', flush=True); raise SystemExit(1)"
+    )
+    (tmp_path / "rule.py").write_text(code)
+    trial, _ = run(tmp_path, "ecs_udf_python")
+    assert isinstance(trial.error, FunctionFailed)
 
 
 def test_the_language_decides_the_runtime(tmp_path: Path) -> None:

@@ -5,17 +5,23 @@ import os
 import shutil
 import socket
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
+import httpx
 import psutil
 import pytest
 
 from support.functions import OTHER_ORG, Link, Platform, make_invocation, platform
 from support.waiting import eventually
+from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.invocation import Invocation
 from trace_etl.dag.runtimes import shipped_runtimes
 from trace_etl.objects.file_store import FileStore
@@ -25,6 +31,7 @@ from trace_etl.sandbox.process import SandboxedProcess
 from trace_etl.worker.bundle_programs import BundleRefused
 from trace_etl.worker.environments import EnvironmentPool
 from trace_etl.worker.function_results import Bundles, FunctionFailed, FunctionOverLimit
+from trace_etl.worker.invoker import InvocationServer
 from trace_etl.worker.lambda_runner import LambdaRunner, make_key
 
 pytestmark = pytest.mark.usefixtures("sandbox")
@@ -79,7 +86,7 @@ class Lambdas:
     def __init__(self, directory: Path, services: Platform, pool: EnvironmentPool) -> None:
         self.directory, self.services, self.pool = directory, services, pool
         self.objects = FileStore(directory / "objects")
-        entries = {"lambda": shipped_runtimes().entries["lambda"]}
+        entries = dict.fromkeys(["lambda", "brief"], shipped_runtimes().entries["lambda"])
         self.runner = LambdaRunner(Bundles(self.objects, entries), pool)
 
     def push(self, files: dict[str, str | bytes]) -> str:
@@ -97,11 +104,14 @@ class Lambdas:
         self.objects.put(f"org/{bundle.sha256}.zip", bundle.content)
         return bundle.sha256
 
-    def invoke(self, sha256: str, **changes: object) -> tuple[Invocation, str]:
-        """Run one invocation and return its output."""
+    def make(self, sha256: str, **changes: object) -> Invocation:
         invocation = make_invocation(sha256, **changes)
         udf = invocation.udf.model_copy(update={"bundle_url": f"s3://org/{sha256}.zip"})
-        invocation = invocation.model_copy(update={"udf": udf})
+        return invocation.model_copy(update={"udf": udf})
+
+    def invoke(self, sha256: str, **changes: object) -> tuple[Invocation, str]:
+        """Run one invocation and return its output."""
+        invocation = self.make(sha256, **changes)
         link = Link(invocation)
         self.runner.run(invocation, link.make())
         return invocation, link.output.decode()
@@ -117,8 +127,8 @@ def lambdas(tmp_path: Path) -> Iterator[Lambdas]:
             tmp_path / "functions",
             upstream,
             lambda program, on_output: SandboxedProcess(program, on_output=on_output),
-            max_environments=3,
-            idle_seconds=None,
+            max_environments=4,
+            idle_limits={"lambda": None, "brief": 0},
         )
         yield Lambdas(tmp_path, services, pool)
         pool.close()
@@ -165,6 +175,45 @@ def test_invocations_share_a_warm_environment(lambdas: Lambdas, client: str) -> 
     expected = [(i.capability_token, str(i.task_id), 2) for i, _ in calls]
     assert lambdas.services.published() == expected
     assert lambdas.idle() == 1
+
+
+def test_an_idle_environment_ends_with_the_idle_timeout_of_its_runtime(lambdas: Lambdas) -> None:
+    sha256 = lambdas.push({"rule.py": "def handler(event, context): pass"})
+    for runtime in ("lambda", "brief"):
+        lambdas.invoke(sha256, runtime=runtime)
+    eventually(lambda: lambdas.idle() == 1)
+    assert [key.runtime for key in lambdas.pool._idle] == ["lambda"]
+
+
+PYTHON_TASKS = """
+from trace_etl.sdk import Task
+
+def handler(event, context):
+    tasks = [context.task, context.task, Task(event), Task(event)]
+    for number, task in enumerate(tasks):
+        task.publish([{"id": number}])
+"""
+NODE_TASKS = """
+import { Task } from "trace-etl";
+export const handler = async (event, context) => {
+  const tasks = [context.task, context.task, new Task(event), new Task(event)];
+  for (const [number, task] of tasks.entries()) await task.publish([{ id: number }]);
+};
+"""
+
+
+@pytest.mark.parametrize("files", [{"rule.py": PYTHON_TASKS}, {"rule.mjs": NODE_TASKS}])
+def test_every_batch_of_an_attempt_is_an_object_of_its_own(
+    lambdas: Lambdas, files: dict[str, str | bytes]
+) -> None:
+    lambdas.invoke(lambdas.push(files))
+    calls = [(path, body) for _, path, body in lambdas.services.calls]
+    root = "/v1/task/objects/"
+    written = {"s3://" + p.removeprefix(root): body for p, body in calls if p.startswith(root)}
+    uris = [body["batch_uri"] for path, body in calls if path.endswith("/buffer-publish")]
+    assert [json.loads(written[uri]) for uri in uris] == [{"id": n} for n in range(4)]
+    names = [uri.rpartition("/")[2] for uri in uris]
+    assert [name.split("-")[2] for name in names] == [f"{n:05d}.jsonl" for n in (0, 1, 0, 0)]
 
 
 STATEFUL = """
@@ -224,6 +273,14 @@ def test_another_bundle_gets_an_environment_of_its_own(lambdas: Lambdas) -> None
     assert "seen 1 1" in lambdas.invoke(second)[1]
     a, b = (make_invocation(sha256) for sha256 in (first, second))
     assert a.udf and b.udf and make_key(a, a.udf) != make_key(b, b.udf)
+
+
+def test_an_environment_is_used_again_only_if_it_lives_for_the_timeout(lambdas: Lambdas) -> None:
+    sha256 = lambdas.push({"rule.py": STATEFUL})
+    assert "seen 1 1" in lambdas.invoke(sha256, timeout_seconds=300)[1]
+    assert "seen 2 1" in lambdas.invoke(sha256, timeout_seconds=3000)[1]
+    assert "seen 1 1" in lambdas.invoke(sha256, timeout_seconds=7200)[1]
+    assert "seen 2 1" in lambdas.invoke(sha256, timeout_seconds=7200)[1]
 
 
 LINGERING = """
@@ -341,12 +398,96 @@ def test_a_bundle_without_its_handler_is_refused(lambdas: Lambdas) -> None:
 
 
 def test_the_environments_that_were_unused_for_longest_make_room(lambdas: Lambdas) -> None:
-    hashes = [lambdas.push({"rule.py": STATEFUL + f"# {n}"}) for n in range(4)]
-    for sha256 in hashes:
+    hashes = [lambdas.push({"rule.py": STATEFUL + f"# {n}"}) for n in range(5)]
+    for number, sha256 in enumerate(hashes[:4], 1):
         lambdas.invoke(sha256)
-    assert lambdas.idle() == 3
-    assert "seen 2" in lambdas.invoke(hashes[3])[1]
+        assert lambdas.idle() == number  # as long as there is room, each is kept
+    lambdas.invoke(hashes[4])
+    assert lambdas.idle() == 4
+    assert "seen 2" in lambdas.invoke(hashes[4])[1]
     assert "seen 1" in lambdas.invoke(hashes[0])[1]
+
+
+class Reports:
+    """A Dispatcher that accepts every heartbeat and every result of an attempt."""
+
+    def __init__(self) -> None:
+        self.heartbeats = 0
+        self.results: list[bodies.Complete] = []
+
+    def heartbeat(self, *call: object, timeout: float) -> bodies.HeartbeatAccepted:
+        self.heartbeats += 1
+        return bodies.HeartbeatAccepted(lease_expires_at=datetime.now(UTC))
+
+    def log(self, *call: object) -> None:
+        pass
+
+    def complete(self, body: bodies.Complete, *call: object) -> None:
+        self.results.append(body)
+
+
+@dataclass
+class Stopping:
+    """A server of invocations that was told to stop while a function runs."""
+
+    server: InvocationServer
+    reports: Reports
+    http: httpx.Client
+    call: dict[str, Any]
+
+
+@contextmanager
+def stopping(lambdas: Lambdas, directory: Path, drain_seconds: float) -> Iterator[Stopping]:
+    waiting = """
+        def handler(event, context):
+            while not context.task.is_canceled(): pass
+    """
+    invocation = lambdas.make(lambdas.push({"rule.py": textwrap.dedent(waiting)}))
+    invocation = invocation.model_copy(update={"heartbeat_seconds": 0.05})
+    reports, stop, socket_path = Reports(), threading.Event(), directory / "invoke.sock"
+    runtimes = lambdas.runner.bundles.runtimes
+    client = cast("Any", reports)
+    server = InvocationServer(
+        socket_path, "w", lambda: "token", client, lambdas.runner, runtimes, stop, drain_seconds
+    )
+    headers = {"X-Trace-Worker-Token": "token", "X-Amz-Invocation-Type": "Event"}
+    transport = httpx.HTTPTransport(uds=str(socket_path))
+    with httpx.Client(transport=transport, base_url="http://worker", headers=headers) as http:
+        call: dict[str, Any] = {
+            "url": "/2015-03-31/functions/lambda/invocations",
+            "content": invocation.model_dump_json(),
+        }
+        assert http.post(**call).status_code == 202
+        try:
+            eventually(lambda: lambdas.services.calls, "the function runs")
+            stop.set()
+            yield Stopping(server, reports, http, call)
+        finally:
+            lambdas.services.cancel_requested = True
+            server.close()
+
+
+def test_a_worker_that_stops_lets_invocations_end_and_accepts_no_more(
+    lambdas: Lambdas, tmp_path: Path
+) -> None:
+    with stopping(lambdas, tmp_path, drain_seconds=3600) as scene:
+        refused = [scene.http.get("/worker"), scene.http.post(**scene.call)]
+        assert [reply.status_code for reply in refused] == [503, 503]
+        before = scene.reports.heartbeats
+        reports = scene.reports
+        eventually(lambda: reports.heartbeats > before + 2 or reports.results, "it goes on")
+        lambdas.services.cancel_requested = True
+        scene.server.close()
+    assert [result.status for result in scene.reports.results] == ["Completed"]
+
+
+def test_an_invocation_that_does_not_end_in_time_is_interrupted(
+    lambdas: Lambdas, tmp_path: Path
+) -> None:
+    with stopping(lambdas, tmp_path, drain_seconds=0) as scene:
+        scene.server.close()
+    [result] = scene.reports.results
+    assert (result.status, result.error_code) == ("Failed", "worker_stopped")
 
 
 HOSTILE = """

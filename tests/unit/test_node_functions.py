@@ -1,6 +1,7 @@
 """Functions in Node: the handlers of bundles, the SDK and the limits, in real sandboxes."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -126,12 +127,13 @@ def test_a_function_uses_every_call_of_the_sdk(
     assert ended.output == b"2 2 bigint object true 9\n", ended.output.decode()
     sent = {path: body for _, path, body in calls}
     assert json.loads(sent["/v1/task/query"])["sql"] == 'SELECT * FROM "receivers"'
-    batch = "/v1/task/objects/b/org/buffers/x%20y/batch-00000.jsonl"
+    published = json.loads(sent["/v1/task/buffer-publish"])
+    name = published["batch_uri"].removeprefix("s3://b/org/buffers/x y/")
+    assert re.fullmatch(r"batch-[0-9a-f]{16}-00000\.jsonl", name)
+    batch = f"/v1/task/objects/b/org/buffers/x%20y/{name}"
     lines = [json.loads(line) for line in sent[batch].splitlines()]
     assert lines[0] == {"token": "0xaa", "amount": BIG, "raw": "0x00ff"}
-    published = json.loads(sent["/v1/task/buffer-publish"])
     assert (published["record_count"], published["batch_size_bytes"]) == (2, len(sent[batch]))
-    assert published["batch_uri"] == "s3://b/org/buffers/x y/batch-00000.jsonl"
     assert sent["/v1/task/objects/b/scratch/a%20b.txt"] == b"hello"
 
 

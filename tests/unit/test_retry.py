@@ -9,7 +9,7 @@ from trace_etl.policy.retry import OUTBOX_RETRY, TASK_RETRY, retry_delay
 
 
 def test_task_retries_start_at_half_a_minute_and_double_to_ten_minutes():
-    waits = [TASK_RETRY.delay(n, spread=0).total_seconds() for n in range(1, 8)]
+    waits = [TASK_RETRY.delay(n, spread=0).total_seconds() * 2 for n in range(1, 8)]
     assert waits == [30, 60, 120, 240, 480, 600, 600]
 
 
@@ -19,9 +19,11 @@ def test_outbox_retries_start_at_a_second_and_double_to_five_minutes():
 
 
 @given(st.integers(1, 1000))
-def test_jitter_stays_within_half_of_the_delay(tries):
-    base = TASK_RETRY.delay(tries, spread=0)
-    assert base * 0.5 <= TASK_RETRY.delay(tries) <= base * 1.5
+def test_jitter_stays_within_half_of_the_delay_and_below_the_longest_delay(tries):
+    base = TASK_RETRY.delay(tries, spread=0) * 2
+    longest = TASK_RETRY.delay(tries, spread=1)
+    assert longest == min(base * 1.5, TASK_RETRY.max_delay)
+    assert base * 0.5 <= TASK_RETRY.delay(tries) <= longest
 
 
 def test_a_failure_that_is_not_retryable_has_no_retry_delay():

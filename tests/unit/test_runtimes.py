@@ -64,9 +64,22 @@ def test_runtimes_that_share_a_queue_share_its_slots(tmp_path: Path) -> None:
     registry = load_runtimes(make_file(tmp_path, ADDED))
     spark = ServedRuntimes.of(registry, registry.fitting(["spark"]), None)
     assert spark.queues == {"ecs_python": 2, "night": 3}
-    assert (spark.slots, spark.idle_seconds) == (5, None)
+    assert spark.slots == 5
     assert ServedRuntimes.of(registry, ["nightly"], 7).queues == {"night": 7}
-    assert ServedRuntimes.of(registry, ["nightly"], None).idle_seconds == 300
+
+
+def test_the_idle_limit_is_that_of_the_runtime_and_runtimes_without_spark_have_none(
+    tmp_path: Path,
+) -> None:
+    text = "ecs_python: {idle_timeout: 5m}\necs_platform: {idle_timeout: 2m}"
+    registry = load_runtimes(make_file(tmp_path, text))
+    served = ServedRuntimes.of(registry, registry.fitting(["spark", "process"]), None)
+    limits = [served.idle_limit(name) for name in ("ecs_python", "ecs_platform", "ecs_rust", "")]
+    assert limits == [300, 120, 300, 300]
+    shipped = shipped_runtimes()
+    served = ServedRuntimes.of(shipped, shipped.fitting(["spark", "process"]), None)
+    assert served.idle_limit("ecs_python") == float("inf")
+    assert ServedRuntimes.of(shipped, ["ecs_rust"], None).idle_limit("ecs_rust") == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +95,10 @@ def test_runtimes_that_share_a_queue_share_its_slots(tmp_path: Path) -> None:
         ("ecs_python: {slot: 2}", "ecs_python.slot: unknown field; did you mean 'slots'?"),
         ("ecs_python: {slots: 0}", "ecs_python.slots: must be"),
         ("ecs_python: {idle_timeout: soon}", "ecs_python.idle_timeout: must be a time"),
+        ("ecs_rust: {memory_mib: 1024}", "memory_mib has an effect only with the launcher sandbox"),
+        ("ecs_python: {processes: 9}", "processes has an effect only with the launcher sandbox"),
+        ("ecs_rust: {temporary_mib: 9}", "temporary_mib has an effect only with the launcher"),
+        ("ecs_udf_ts: {idle_timeout: 5m}", "only with the launcher spark or lambda; remove it"),
         ("A-b: {launcher: spark, trust: platform}", "A-b.name: "),
         ("a: {", "cannot be read"),
     ],

@@ -1,5 +1,6 @@
 """Hostile programs in the sandbox. Real processes, namespaces and limits."""
 
+import ctypes
 import json
 import os
 import platform
@@ -20,7 +21,7 @@ import pytest
 
 from support.waiting import eventually
 from trace_etl.sandbox import bubblewrap, cgroups
-from trace_etl.sandbox.bubblewrap import Shown
+from trace_etl.sandbox.bubblewrap import SOCKETS, Shown
 from trace_etl.sandbox.limits import MIB, Limits
 from trace_etl.sandbox.node import find_node
 from trace_etl.sandbox.process import Ended, Layers, Program, SandboxedProcess
@@ -36,6 +37,7 @@ _LIMITS = Limits(
     output_bytes=100_000,
 )
 _ALL_LAYERS = Layers()
+_CREATE, _REMOVE = 0o1000, 0  # of System V objects
 _IS_ROOT = os.geteuid() == 0
 pytestmark = pytest.mark.usefixtures("sandbox")
 
@@ -47,6 +49,7 @@ def targets(tmp_path: Path) -> Iterator[dict[str, Any]]:
     secret.write_text("password")
     name = secrets.token_hex(8)
     with (
+        system_v_objects() as key,
         socket.create_server(("127.0.0.1", 0)) as server,
         listening(f"\0{name}"),
         listening(str(tmp_path / "socket")),
@@ -62,7 +65,12 @@ def targets(tmp_path: Path) -> Iterator[dict[str, Any]]:
             "temporary_files": _LIMITS.temporary_files,
             "memory_bytes": _LIMITS.memory_bytes,
             "processes": _LIMITS.processes,
+            "file_bytes": _LIMITS.file_bytes,
+            "open_files": _LIMITS.open_files,
             "inodes_are_limited": _IS_ROOT,
+            "ipc_key": key,
+            "host": socket.gethostname(),
+            "token": "of nobody",
         }
 
 
@@ -74,6 +82,19 @@ def listening(address: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def system_v_objects() -> Iterator[int]:
+    """A message queue and shared memory that everybody may use. Yields their key."""
+    libc, key = ctypes.CDLL(None, use_errno=True), secrets.randbelow(1 << 30) + 1
+    queue, memory = libc.msgget(key, _CREATE | 0o666), libc.shmget(key, 4096, _CREATE | 0o666)
+    assert queue >= 0 and memory >= 0
+    try:
+        yield key
+    finally:
+        libc.msgctl(queue, _REMOVE, None)
+        libc.shmctl(memory, _REMOVE, None)
+
+
 def run(
     code: str, *, limits: Limits = _LIMITS, layers: Layers = _ALL_LAYERS, **environment: str
 ) -> Ended:
@@ -81,17 +102,22 @@ def run(
     return SandboxedProcess(Program(command, environment, limits=limits), layers).wait()
 
 
-def attack(targets: dict[str, Any], *names: str, layers: Layers = _ALL_LAYERS) -> dict[str, str]:
+def attack(
+    targets: dict[str, Any],
+    *names: str,
+    layers: Layers = _ALL_LAYERS,
+    limits: Limits = _LIMITS,
+) -> dict[str, str]:
     program = Program(
         [bubblewrap.PYTHON, "-I", f"{bubblewrap.BUNDLE}/attacks.py", *names],
         {"TARGETS": json.dumps(targets)},
         [Shown(_HOSTILE, bubblewrap.BUNDLE)],
-        limits=_LIMITS,
+        limits=limits,
     )
     ended = SandboxedProcess(program, layers).wait()
     assert ended.exit_code == 0, ended.output.decode()
     report = json.loads(ended.output)
-    assert report["tried"] == len(names) if names else report["tried"] > 50
+    assert report["tried"] == len(names) if names else report["tried"] > 60
     return report["succeeded"]
 
 
@@ -124,7 +150,7 @@ def native_attack(
     environment = {name.upper(): str(value) for name, value in targets.items()}
     command = [f"{bubblewrap.BUNDLE}/attacks", *names]
     return run_attacks(
-        Program(command, environment, files, limits=limits), layers, len(names) or 60
+        Program(command, environment, files, limits=limits), layers, len(names) or 67
     )
 
 
@@ -160,8 +186,12 @@ def test_without_the_call_filter_native_and_node_programs_reach_more(
     """The network namespace has no way to the host, but its own loopback can be used."""
     off = Layers(seccomp=False)
     assert node_attack(targets, "listen_on_a_port", layers=off) == {"listen_on_a_port"}
-    native = ("open_any_family", "make_a_file_in_memory", "join_a_keyring", "call_by_an_x32_number")
-    assert native_attack(targets, tmp_path, *native, layers=off) >= set(native[:3])
+    native = (
+        *("open_any_family", "make_a_file_in_memory", "join_a_keyring"),
+        *("keep_memory_in_no_process", "keep_messages_in_the_kernel"),
+        *("keep_semaphores_in_the_kernel", "call_by_an_x32_number"),
+    )
+    assert native_attack(targets, tmp_path, *native, layers=off) >= set(native[:-1])
 
 
 def test_without_landlock_node_can_list_the_root(
@@ -177,7 +207,14 @@ def test_the_attacks_succeed_outside_a_sandbox(targets: dict[str, Any]) -> None:
         *("connect_to_the_host", "connect_to_an_abstract_socket", "connect_to_a_socket_file"),
         *("read_a_secret", "see_other_processes", "signal_a_process_of_the_host"),
         *("make_a_file_in_memory", "open_a_socket_of_another_family"),
+        *("find_a_message_queue_of_the_host", "find_shared_memory_of_the_host"),
+        *("see_the_name_of_the_host", "open_too_many_files"),
     ]
+    assert attack_outside(targets, *names) == set(names)
+
+
+def attack_outside(targets: dict[str, Any], *names: str) -> set[str]:
+    """Run the attacks without a sandbox. Returns those that worked."""
     done = subprocess.run(
         [sys.executable, "-I", str(_HOSTILE / "attacks.py"), *names],
         env={"TARGETS": json.dumps(targets)},
@@ -185,7 +222,7 @@ def test_the_attacks_succeed_outside_a_sandbox(targets: dict[str, Any]) -> None:
         check=True,
         text=True,
     )
-    assert set(json.loads(done.stdout)["succeeded"]) == set(names)
+    return set(json.loads(done.stdout)["succeeded"])
 
 
 def test_native_and_node_attacks_succeed_outside_a_sandbox(
@@ -195,7 +232,8 @@ def test_native_and_node_attacks_succeed_outside_a_sandbox(
         *("open_any_family", "connect_to_the_host", "connect_to_an_abstract_socket"),
         *("connect_to_a_socket_file", "read_a_secret", "read_a_secret_by_openat2"),
         *("signal_a_process_of_the_host", "make_a_file_in_memory", "start_a_shell"),
-        *("read_memory_of_the_parent", "start_a_program_from_tmp"),
+        *("read_memory_of_the_parent", "start_a_program_from_tmp", "open_too_many_files"),
+        *("find_a_message_queue_of_the_host", "find_shared_memory_of_the_host"),
     ]
     environment = {name.upper(): str(value) for name, value in targets.items()}
     done = subprocess.run(
@@ -226,6 +264,125 @@ def test_without_landlock_the_root_directory_can_be_listed() -> None:
     code = "import os; print(os.listdir('/'))"
     assert b"PermissionError" in run(code).output
     assert run(code, layers=Layers(landlock=False)).exit_code == 0
+
+
+def test_without_the_network_namespace_the_host_can_be_reached(targets: dict[str, Any]) -> None:
+    names = ("connect_to_the_host", "connect_to_an_abstract_socket")
+    bare = Layers(seccomp=False, landlock=False)
+    assert attack(targets, *names, layers=bare) == {}
+    assert set(attack(targets, *names, layers=replace(bare, network=False))) == set(names)
+
+
+def test_without_the_ipc_namespace_objects_of_the_host_can_be_found(
+    targets: dict[str, Any],
+) -> None:
+    names = ("find_a_message_queue_of_the_host", "find_shared_memory_of_the_host")
+    assert attack(targets, *names, layers=Layers(ipc=False)) == {}  # the call filter
+    assert attack(targets, *names, layers=Layers(seccomp=False)) == {}
+    off = Layers(seccomp=False, ipc=False)
+    assert set(attack(targets, *names, layers=off)) == set(names)
+
+
+def test_without_the_call_filter_memory_and_messages_can_be_kept_in_no_process(
+    targets: dict[str, Any],
+) -> None:
+    names = (
+        *("keep_memory_in_no_process", "keep_messages_in_the_kernel"),
+        *("keep_semaphores_in_the_kernel", "keep_messages_in_a_posix_queue"),
+    )
+    assert attack(targets, *names) == {}
+    # Not every kernel has POSIX queues.
+    assert set(attack(targets, *names, layers=Layers(seccomp=False))) >= set(names[:3])
+
+
+def test_without_the_uts_namespace_the_name_of_the_host_is_seen(targets: dict[str, Any]) -> None:
+    name = "see_the_name_of_the_host"
+    assert attack(targets, name) == {}
+    assert set(attack(targets, name, layers=Layers(host_name=False))) == {name}
+
+
+def test_without_the_call_filter_namespaces_inside_are_still_refused(
+    targets: dict[str, Any],
+) -> None:
+    name = "get_a_user_namespace"
+    assert attack(targets, name, layers=Layers(seccomp=False)) == {}
+    off = Layers(seccomp=False, nested=False)
+    assert set(attack(targets, name, layers=off)) == {name}
+
+
+def test_without_limits_of_the_process_files_are_not_limited(targets: dict[str, Any]) -> None:
+    limits = replace(_LIMITS, file_bytes=2 * MIB, open_files=64)
+    changed = {**targets, "file_bytes": limits.file_bytes, "open_files": limits.open_files}
+    names = ("write_a_large_file", "open_too_many_files")
+    assert attack(changed, *names, limits=limits) == {}
+    off = Layers(rlimits=False)
+    assert set(attack(changed, *names, limits=limits, layers=off)) == set(names)
+
+
+def test_the_processor_time_of_a_process_is_limited() -> None:
+    code = "while True: pass"
+    ended = run(code, limits=replace(_LIMITS, cpu_seconds=1))
+    assert (ended.reason, ended.exit_code != 0) == ("exited", True)
+    limits = replace(_LIMITS, cpu_seconds=1, wall_seconds=5)
+    assert run(code, limits=limits, layers=Layers(rlimits=False)).reason == "timeout"
+
+
+def test_processes_are_limited_twice(targets: dict[str, Any]) -> None:
+    name = "start_too_many_processes"
+    assert attack(targets, name, layers=Layers(cgroup=False)) == {}
+    bare = Layers(cgroup=False, rlimits=False)
+    assert set(attack(targets, name, layers=bare)) == {name}
+    if has_control_groups():
+        assert attack(targets, name, layers=Layers(rlimits=False)) == {}
+
+
+def test_without_a_watchdog_the_control_group_limits_the_memory() -> None:
+    if not has_control_groups():
+        pytest.skip("this machine has no writable control groups")
+    kept = "kept = b'x' * (400 << 20)"
+    bare = Layers(rlimits=False, watchdog=False)
+    assert run(kept, layers=bare).reason == "memory"
+    assert run(kept, layers=replace(bare, cgroup=False)).reason == "exited"
+
+
+def has_control_groups() -> bool:
+    group = cgroups.create(_LIMITS)
+    if group is not None:
+        group.remove()
+    return group is not None
+
+
+def test_a_function_reaches_nothing_of_another_one_that_runs(
+    targets: dict[str, Any], tmp_path: Path
+) -> None:
+    sockets, token = tmp_path / "of_another", secrets.token_hex(16)
+    sockets.mkdir(mode=0o755)
+    (sockets / "event.json").write_text(token)
+    command = [bubblewrap.PYTHON, "-I", "-c", "import signal; signal.pause()"]
+    shown, environment = [Shown(sockets, SOCKETS)], {"TRACE_TASK_CAPABILITY_TOKEN": token}
+    other = SandboxedProcess(Program(command, environment, shown, limits=_LIMITS))
+    try:
+        with listening(str(sockets / "broker.sock")):
+            assert other.wait_for_start()
+            inside = psutil.Process(other.pid).children(recursive=True)[-1]
+            changed = {
+                **targets,
+                "socket": str(sockets / "broker.sock"),
+                "secret": str(sockets / "event.json"),
+                "pid": inside.pid,
+                "token": token,
+            }
+            names = (
+                *("connect_to_a_socket_file", "read_a_secret", "signal_a_process_of_the_host"),
+                *("read_a_secret_through_root_of_pid_1", "find_the_token_of_another_function"),
+                *("see_other_processes", "read_the_memory_of_pid_1"),
+            )
+            assert attack(changed, *names) == {}
+            assert set(attack_outside(changed, *names)) >= set(names[:3]) | {names[4]}
+            assert inside.is_running()
+    finally:
+        other.kill()
+        other.wait()
 
 
 @pytest.mark.skipif(not _IS_ROOT, reason="only root can use another user id")
@@ -283,6 +440,20 @@ def test_a_killed_program_leaves_nothing() -> None:
     process.kill()
     assert process.wait().reason == "killed"
     eventually(lambda: not any(child.is_running() for child in tree))
+
+
+def test_a_program_has_started_when_all_layers_are_in_place() -> None:
+    process = start_sleeper()
+    try:
+        assert process.wait_for_start()
+    finally:
+        process.kill()
+        process.wait()
+    assert process.wait_for_start()
+    missing = Program(["/x"], files=[Shown(Path("/etc/passwd"), "/proc/not/possible")])
+    refused = SandboxedProcess(missing)
+    assert not refused.wait_for_start()
+    assert refused.wait().exit_code != 0
 
 
 def test_memory_of_children_and_shared_mappings_counts() -> None:
@@ -372,10 +543,14 @@ def test_the_spawner_shows_only_files_of_its_directory(tmp_path: Path) -> None:
         for path in (secret, allowed / "link", allowed / ".." / "secret", Path("/etc")):
             with pytest.raises(OSError, match="outside of"):
                 program = Program(["/x"], files=[Shown(path, "/var/task")])
-                spawner.start(program, printed.append).wait()
+                refused = spawner.start(program, printed.append)
+                assert not refused.wait_for_start()
+                refused.wait()
         shown = [Shown(allowed / "code.py", "/var/task/code.py")]
         command = [bubblewrap.PYTHON, "-I", "/var/task/code.py"]
-        ended = spawner.start(Program(command, files=shown), printed.append).wait()
+        started = spawner.start(Program(command, files=shown), printed.append)
+        assert started.wait_for_start()
+        ended = started.wait()
         assert ended.output == b"".join(printed) == b"ran\n"
         sleeping = Program([bubblewrap.PYTHON, "-c", "import signal; signal.pause()"])
         sleeper = spawner.start(sleeping, printed.append)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from queue import Empty, Queue
 from typing import Any, cast
@@ -10,8 +11,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from support.spark_tasks import task
+from support.waiting import eventually
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.queues.queue import Message
+from trace_etl.spark.errors import TaskCanceled
 from trace_etl.worker.settings import ServedRuntimes
 from trace_etl.worker.slots import Slots
 
@@ -21,18 +24,20 @@ class WakeUps:
 
     def __init__(self, task_ids: list[UUID], queues: list[str] | None = None) -> None:
         names = queues or ["ecs_python"] * len(task_ids)
+        self.deleted: list[str] = []
         self._messages = [
             Message(queue, {"task_id": str(task_id)}, f"{n}.1", 1)
             for n, (task_id, queue) in enumerate(zip(task_ids, names, strict=True))
         ]
 
-    def receive(self, *, stop: threading.Event, queues: list[str], **options: Any) -> list[Message]:
-        for message in self._messages:
-            if message.queue in queues:
-                self._messages.remove(message)
-                return [message]
-        stop.wait(0.01)
-        return []
+    def receive(
+        self, *, limit: int, stop: threading.Event, queues: list[str], **options: Any
+    ) -> list[Message]:
+        found = [message for message in self._messages if message.queue in queues][:limit]
+        self._messages = [message for message in self._messages if message not in found]
+        if not found:
+            stop.wait(0.01)
+        return found
 
     def stay_connected(self) -> None:
         pass
@@ -41,7 +46,7 @@ class WakeUps:
         pass
 
     def delete(self, message: Message) -> None:
-        pass
+        self.deleted.append(message.body["task_id"])
 
 
 class AcceptingDispatcher:
@@ -49,8 +54,22 @@ class AcceptingDispatcher:
 
     def __init__(self, payloads: list[bodies.TaskPayload]) -> None:
         self._payloads = {payload.task_id: payload for payload in payloads}
+        self.claims: list[list[UUID]] = []
+        self.heartbeats = 0
+        self.results: list[bodies.Complete] = []
+
+    def claim_many(
+        self, task_ids: list[UUID], worker_id: str, stop: threading.Event
+    ) -> dict[UUID, bodies.Claimed]:
+        self.claims.append(task_ids)
+        known = [task_id for task_id in task_ids if task_id in self._payloads]
+        return {task_id: self._claim(task_id) for task_id in known}
 
     def claim(self, task_id: UUID, worker_id: str, stop: threading.Event) -> bodies.Claimed:
+        self.claims.append([task_id])
+        return self._claim(task_id)
+
+    def _claim(self, task_id: UUID) -> bodies.Claimed:
         return bodies.Claimed(
             attempt=1,
             lease_token=uuid4(),
@@ -59,32 +78,43 @@ class AcceptingDispatcher:
             task=self._payloads[task_id],
         )
 
-    def complete(self, *call: object) -> None:
+    def heartbeat(self, *call: object, timeout: float) -> bodies.HeartbeatAccepted:
+        self.heartbeats += 1
+        return bodies.HeartbeatAccepted(lease_expires_at=datetime.now(UTC))
+
+    def log(self, *call: object) -> None:
         pass
+
+    def complete(self, body: bodies.Complete, *call: object) -> None:
+        self.results.append(body)
+
+    def complete_many(self, sent: list[bodies.CompleteWithToken], stop: object) -> list[None]:
+        self.results += sent
+        return [None] * len(sent)
 
 
 class Running:
     """A runner whose tasks run until they are canceled."""
 
-    isolation = None
+    is_canceled = False
 
     def __init__(self) -> None:
         self.started: Queue[str] = Queue()
-        self._over = threading.Event()
+        self.over = threading.Event()
 
     def run(self, task: bodies.TaskPayload, link: object = None) -> bodies.TaskResult:
         self.started.put(task.operator)
-        self._over.wait(120)
+        self.over.wait(120)
+        if self.is_canceled:
+            raise TaskCanceled("canceled")
         return bodies.TaskResult()
 
     def cancel(self, task_id: UUID, within: float) -> None:
-        self._over.set()
-
-    def cool(self) -> None:
-        self.started.put("cooled")
+        self.is_canceled = True
+        self.over.set()
 
 
-ONE_SLOT = ServedRuntimes({}, {"ecs_python": 1}, 1, None)
+ONE_SLOT = ServedRuntimes({}, {"ecs_python": 1}, 1)
 
 
 def started_operators(
@@ -133,7 +163,7 @@ def test_one_slot_runs_one_attempt_at_a_time() -> None:
 
 
 def test_a_full_queue_does_not_delay_another_one() -> None:
-    served = ServedRuntimes({}, {"ecs_python": 1, "slow": 1}, 2, None)
+    served = ServedRuntimes({}, {"ecs_python": 1, "slow": 1}, 2)
     operators, queues = ["slow1", "slow2", "sql"], ["slow", "slow", "ecs_python"]
     started = started_operators(operators, served=served, queues=queues, next_timeout=1)
     assert {next(started), next(started)} == {"slow1", "sql"}
@@ -141,17 +171,75 @@ def test_a_full_queue_does_not_delay_another_one() -> None:
         next(started)
 
 
-def test_an_idle_worker_is_cooled_once() -> None:
-    served = ServedRuntimes({}, {"ecs_python": 1}, 1, 0)
-    runner, stop = Running(), threading.Event()
-    queue, dispatcher = cast("Any", WakeUps([])), cast("Any", AcceptingDispatcher([]))
-    slots = Slots(queue, dispatcher, runner, served, worker_id="w", stop=stop)
+@contextmanager
+def stopping(drain_seconds: float) -> Iterator[tuple[AcceptingDispatcher, Running]]:
+    """Tell a worker to stop while its task runs, and wait until it has stopped."""
+    payloads = [
+        task("sql", {}, ["rows"]).model_copy(update={"heartbeat_seconds": 0.05}) for _ in range(2)
+    ]
+    dispatcher, runner, stop = AcceptingDispatcher(payloads), Running(), threading.Event()
+    slots = Slots(
+        cast("Any", WakeUps([payload.task_id for payload in payloads])),
+        cast("Any", dispatcher),
+        runner,
+        ONE_SLOT,
+        worker_id="w",
+        stop=stop,
+        drain_seconds=drain_seconds,
+    )
     thread = threading.Thread(target=slots.run)
     thread.start()
     try:
-        assert runner.started.get(timeout=300) == "cooled"
-        with pytest.raises(Empty):
-            runner.started.get(timeout=0.3)
+        assert runner.started.get(timeout=300) == "sql"
+        stop.set()
+        yield dispatcher, runner
+    finally:
+        if drain_seconds:
+            runner.over.set()
+        thread.join(300)
+        assert not thread.is_alive()
+
+
+def test_a_worker_that_stops_lets_its_task_end_and_claims_no_other() -> None:
+    with stopping(drain_seconds=3600) as (dispatcher, runner):
+        before = dispatcher.heartbeats
+        eventually(lambda: dispatcher.heartbeats > before + 2 or dispatcher.results, "it goes on")
+        runner.over.set()
+    assert [result.status for result in dispatcher.results] == ["Completed"]
+    assert runner.started.empty()
+
+
+def test_a_task_that_does_not_end_in_time_is_interrupted() -> None:
+    with stopping(drain_seconds=0) as (dispatcher, _):
+        pass
+    [result] = dispatcher.results
+    assert (result.status, result.error_code) == ("Failed", "worker_stopped")
+
+
+def test_a_worker_claims_as_many_tasks_in_one_call_as_it_has_slots() -> None:
+    payloads = [task("sql", {}, ["rows"]) for _ in range(4)]
+    canceled = uuid4()  # its claim does not succeed
+    ids = [payload.task_id for payload in payloads]
+    wakes = WakeUps([ids[0], canceled, *ids[1:]])
+    dispatcher, runner, stop = AcceptingDispatcher(payloads), Running(), threading.Event()
+    served = ServedRuntimes({}, {"ecs_python": 3}, 3)
+    slots = Slots(
+        cast("Any", wakes), cast("Any", dispatcher), runner, served, worker_id="w", stop=stop
+    )
+    thread = threading.Thread(target=slots.run)
+    thread.start()
+    try:
+        for _ in range(3):
+            runner.started.get(timeout=300)
+        # Two of three claims succeeded, so one slot is left for the next claim.
+        assert dispatcher.claims == [[ids[0], canceled, ids[1]], [ids[2]]]
+        assert wakes.deleted == [str(canceled)]
+        runner.over.set()
+        runner.started.get(timeout=300)
+        eventually(lambda: len(dispatcher.results) == 4)
     finally:
         stop.set()
-        thread.join(120)
+        runner.over.set()
+        thread.join(300)
+    assert {result.status for result in dispatcher.results} == {"Completed"}
+    assert sorted(wakes.deleted) == sorted(map(str, [*ids, canceled]))

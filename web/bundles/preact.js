@@ -1,6 +1,6 @@
-export { Fragment, createContext, h, render } from "preact";
-export { useCallback, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-export { batch, computed, effect, signal, useComputed, useSignal } from "@preact/signals";
+export { render } from "preact";
+export { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+export { signal } from "@preact/signals";
 import htm from "htm";
 import { h } from "preact";
 

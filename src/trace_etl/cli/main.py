@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
@@ -30,8 +31,17 @@ from trace_etl.cli.data import (
     verify,
 )
 from trace_etl.cli.output import print_json_error
-from trace_etl.cli.stack import backups, console, demo, devchain, doctor, lifecycle, prepare
-from trace_etl.cli.tasks import backfills, logs, notifications, outbox, retries, tasks, watch
+from trace_etl.cli.stack import backups, console, demo, devchain, doctor, lifecycle, prepare, worker
+from trace_etl.cli.tasks import (
+    backfills,
+    cancellations,
+    logs,
+    notifications,
+    outbox,
+    retries,
+    tasks,
+    watch,
+)
 from trace_etl.cli.views import graph, overview, partition_map
 
 app = typer.Typer(
@@ -49,6 +59,24 @@ def version() -> None:
     typer.echo(__version__)
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _read_options(  # pyright: ignore[reportUnusedFunction]
+    is_asked: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Read the options that come before a command."""
+
+
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Stack": (
         lifecycle.up,
@@ -60,6 +88,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         backups.restore,
         demo.demo,
         prepare.prepare,
+        worker.worker,
         doctor.doctor,
     ),
     "DAGs": (
@@ -87,7 +116,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         tasks.tasks,
         tasks.task,
         logs.logs,
-        tasks.cancel,
+        cancellations.cancel,
         retries.retry,
         overview.failures,
         backfills.backfill,

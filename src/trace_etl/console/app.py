@@ -110,6 +110,7 @@ class Console:
                 "this link was used or has expired; run `trace console` to get a new one"
             )
         user = await self._identify(token)
+        self._sessions.close(request.cookies.get(_cookie_name(request), ""))
         key, session = self._sessions.open(token)
         response = _describe(user, session)
         response.set_cookie(

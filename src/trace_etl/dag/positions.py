@@ -1,6 +1,8 @@
 """Parse YAML into plain data, with the line and column of every value."""
 
 import math
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -51,9 +53,7 @@ def locate(text: str) -> Located:
         reader = _NodeReader()
         return Located(reader.read(node, ()), reader.positions, reader.faults)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        if (error.problem or "").startswith("could not find expected ':'"):
-            mark = error.context_mark or mark  # the line that lacks it, not the next one
+        mark = _find_cause(text, error)
         where = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         raise Invalid(
             [Fault("", f"invalid YAML: {_explain(text, error, *where)}", *where)]
@@ -66,6 +66,73 @@ def locate(text: str) -> Located:
         ) from error
 
 
+# Errors that the parser notices after the place to correct.
+_LATE = ("could not find expected ':'", "found unexpected end of stream", "expected ',' or ")
+_FLOW = "while parsing a flow "
+
+
+def _find_cause(text: str, error: yaml.MarkedYAMLError) -> yaml.Mark | None:
+    """Return the place to correct: the parser may notice an error some lines later."""
+    problem = error.problem or ""
+    if (error.context or "").startswith(_FLOW) and "<stream end>" in problem:
+        return _find_open_brackets(text).pop()
+    return (error.context_mark if problem.startswith(_LATE) else None) or error.problem_mark
+
+
+def _find_open_brackets(text: str) -> list[yaml.Mark]:
+    """Return the brackets that are not closed at the end of the text."""
+    opened: list[yaml.Mark] = []
+    tokens = cast(Iterator[yaml.Token], yaml.scan(text, yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+    for token in tokens:
+        if isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken):
+            opened.append(token.start_mark)
+        elif isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken) and opened:
+            opened.pop()
+    return opened
+
+
+_PROBLEMS = (
+    (
+        r"mapping values are not allowed",
+        "a second `:` in this place; indent the line like its neighbours, or put the value in quotes",
+    ),
+    (
+        r"could not find expected ':'",
+        "a line without `:`; write `name: value`, or indent it as part of the value above",
+    ),
+    (
+        r".*but found '([]}])'",
+        r"`\1` closes nothing; remove it, or add the bracket that it closes",
+    ),
+    (
+        r"but found '<block|expected <block end>",
+        "wrong indentation: this line is indented differently from the others of its list or section; "
+        "align it with them",
+    ),
+    (
+        r"found unexpected end of stream",
+        "this quote is not closed; add the quote that closes it",
+    ),
+    (
+        r"found character '(.)' that cannot start any token",
+        r"a value cannot start with `\1`; put it in quotes",
+    ),
+    (
+        r"found undefined alias '(.*)'",
+        r"`*\1` names no anchor; write `&\1` at the value that it repeats, or put it in quotes",
+    ),
+    (
+        r"but found another document",
+        "a second document; a file has one DAG, so remove the `---`",
+    ),
+    (
+        r"could not determine a constructor for the tag '(.*)'",
+        r"the tag `\1` is not supported; remove it",
+    ),
+)
+"""Patterns of the parser's messages, and what they mean."""
+
+
 def _explain(text: str, error: yaml.MarkedYAMLError, line: int, column: int) -> str:
     """Say in plain words what is wrong with the syntax, and how to fix it."""
     lines = text.splitlines()
@@ -74,15 +141,18 @@ def _explain(text: str, error: yaml.MarkedYAMLError, line: int, column: int) -> 
     if "\t" in before or here[column - 1 : column] == "\t":
         return "a tab; indent with spaces, two per level"
     problem = error.problem or "syntax error"
-    if problem.startswith("mapping values are not allowed"):
-        return "a second `:` in this place; indent the line like its neighbours, or put the value in quotes"
-    if problem.startswith("could not find expected ':'"):
-        return "a line without `:`; write `name: value`, or indent it as part of the value above"
-    if problem.startswith("but found '<block") or problem.startswith("expected <block end>"):
+    opening = here[column - 1 : column]
+    closing = {"[": "]", "{": "}"}.get(opening)
+    if closing and "<stream end>" in problem:
+        return f"this `{opening}` is not closed; add `{closing}`"
+    if closing and problem.startswith("expected ',' or ") and (mark := error.problem_mark):
         return (
-            "wrong indentation: this line is indented differently from the others of its list or section; "
-            "align it with them"
+            f"this `{opening}` is not closed before line {mark.line + 1}, column {mark.column + 1}; add "
+            f"`{closing}`, or `,` between two values, or remove a bracket too many"
         )
+    for pattern, explanation in _PROBLEMS:
+        if match := re.match(pattern, problem):
+            return match.expand(explanation)
     if error.context and problem.startswith("but "):
         return f"{error.context}, {problem}"
     return problem

@@ -18,9 +18,13 @@ from trace_etl.model.errors import TraceError
 
 Launcher = Literal["dispatcher", "spark", "process", "sandbox", "lambda"]
 _SHIPPED = Path(__file__).with_name("runtimes.yaml")
-_NAME = r"^[a-z][a-z0-9_]{0,50}$"
+_NAME = r"^[a-z][a-z0-9_]{0,48}$"  # a queue may get `_endless` at its end
 _INLINE = "dispatcher"
-_ISOLATED = ("sandbox", "lambda")
+_ISOLATED: tuple[Launcher, ...] = ("sandbox", "lambda")
+_APPLIED_BY: Mapping[str, tuple[Launcher, ...]] = {
+    **dict.fromkeys(("memory_mib", "processes", "temporary_mib"), _ISOLATED),
+    "idle_timeout": ("spark", "lambda"),
+}
 
 
 class BadRuntimes(TraceError, code="bad_runtimes"):
@@ -64,6 +68,16 @@ class Runtime(BaseModel):
             raise ValueError(f"trust must be {expected} for the launcher {self.launcher}")
         if (self.launcher == "sandbox") != (self.language is not None):
             raise ValueError("language is required for the launcher sandbox, and only there")
+        return self
+
+    @model_validator(mode="after")
+    def _check_effect(self) -> "Runtime":
+        for name in sorted(self.model_fields_set & _APPLIED_BY.keys()):
+            if self.launcher not in (allowed := _APPLIED_BY[name]):
+                launchers = " or ".join(allowed)
+                raise ValueError(
+                    f"{name} has an effect only with the launcher {launchers}; remove it"
+                )
         return self
 
     @property

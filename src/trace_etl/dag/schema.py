@@ -264,7 +264,11 @@ class UdfSection(Section):
 
     bundle: Annotated[StrictStr, Field(min_length=1)]
     sha256: Annotated[StrictStr, Field(pattern=r"^[0-9a-f]{64}$")]
-    handler: Annotated[StrictStr, Field(min_length=1)] = "handler"
+    handler: Annotated[StrictStr, Field(min_length=1)] | None = Field(
+        None,
+        description="`module.function`, or `bootstrap` for a native program, which is the default on"
+        " runtimes of native programs.",
+    )
 
 
 class Defaults(Section):

@@ -32,6 +32,13 @@ REAPS = Counter(
     ["cause"],
     registry=REGISTRY,
 )
+REJECTED_ANSWERS = Counter(
+    "trace_rejected_answers",
+    "Answers of nodes that contradicted a header: `corrected` ones of committed tasks, whose rows another "
+    "answer gave, and attempts that `failed` because no answer was right.",
+    ["outcome"],
+    registry=REGISTRY,
+)
 BATCH = Histogram(
     "trace_group_commit_size",
     "Calls written in one commit, by batch writer.",

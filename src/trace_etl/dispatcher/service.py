@@ -237,7 +237,7 @@ def _assemble(
         user=_make_user_app(cfg, _make_context(shared, changes, sweeper)),
         lifecycle=lifecycle,
         publisher=_make_publisher(shared, invocations),
-        reaper=LeaseReaper(loop_pool, queue, shared.retry, _BATCH, cfg.reaper_grace),
+        reaper=LeaseReaper(loop_pool, queue, wake, shared.retry, _BATCH, cfg.reaper_grace),
         retries=RetryScheduler(loop_pool, wake, _BATCH),
         sweeper=WakeUpSweeper(
             loop_pool, queue, wake, runtimes, older_seconds=20, batch_size=_BATCH

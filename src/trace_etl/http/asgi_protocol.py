@@ -18,6 +18,24 @@ from trace_etl.http.event_stream import ABORT
 _MAX_PIPELINED = 32
 
 
+class _AnswerTransport:
+    """The transport of one answer. Closing it while the client still sends leaves it time to read the answer."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: "LimitedAsgiProtocol") -> None:
+        self._connection = connection
+
+    def write(self, data: bytes) -> None:
+        self._connection.transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._connection.transport.is_closing()
+
+    def close(self) -> None:
+        self._connection.close_after_answer()
+
+
 class LimitedAsgiProtocol(HttpToolsProtocol):
     """One client connection. It reports to a RequestMeter and refuses what exceeds its limits."""
 
@@ -27,6 +45,7 @@ class LimitedAsgiProtocol(HttpToolsProtocol):
         self._limits = limits
         self._on_end = on_end
         self._ignores_input = False
+        self._keeps_alive = True
 
     # --- callbacks of the transport -----------------------------------------------------------
 
@@ -50,6 +69,10 @@ class LimitedAsgiProtocol(HttpToolsProtocol):
         if not self._ignores_input and self._get_meter().has_endless_field:
             self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
+    def shutdown(self) -> None:
+        self._keeps_alive = False
+        super().shutdown()
+
     # --- callbacks of the parser --------------------------------------------------------------
 
     def on_message_begin(self) -> None:
@@ -72,6 +95,11 @@ class LimitedAsgiProtocol(HttpToolsProtocol):
             self.refuse(HTTPStatus.TOO_MANY_REQUESTS)
             raise LimitExceeded
         super().on_headers_complete()
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and cycle.more_body:
+            # An answer that comes before the end of the body says that the connection will be closed.
+            self._keeps_alive, cycle.keep_alive = cycle.keep_alive, False
+            cycle.transport = cast("asyncio.Transport", _AnswerTransport(self))
 
     def on_body(self, body: bytes) -> None:
         if not self._get_meter().add_body(len(body)):
@@ -81,11 +109,24 @@ class LimitedAsgiProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._get_meter().end()
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_started:
+            cycle.keep_alive = self._keeps_alive
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         self._get_meter().answer()
-        super().on_response_complete()
+        if self._get_meter().is_closed:
+            self.flow.resume_reading()  # what the client still sends is discarded
+        else:
+            super().on_response_complete()
+
+    def close_after_answer(self) -> None:
+        """Close the connection, at once if the client has sent its whole request."""
+        if self._get_meter().is_receiving:
+            self._close()
+        else:
+            self.transport.close()
 
     # --- refusing -----------------------------------------------------------------------------
 

@@ -153,6 +153,11 @@ class RequestMeter:
         return self._begun - self._answered
 
     @property
+    def is_receiving(self) -> bool:
+        """Whether a part of a request has arrived and its end has not."""
+        return self._is_receiving
+
+    @property
     def is_answering(self) -> bool:
         """Whether a complete request waits for its answer."""
         return self.waiting > (1 if self._is_receiving else 0)

@@ -132,11 +132,13 @@ class DispatcherClient(DispatcherConnection):
         ]
 
     def heartbeat(
-        self, fence: bodies.Fenced, token: str, timeout: float
+        self, body: bodies.Heartbeat, token: str, timeout: float
     ) -> bodies.HeartbeatAccepted:
         """Extend the lease. Does not retry; gives up after `timeout` seconds. Raises Unreachable, Refused."""
         headers = {"X-Trace-Task-Capability": token}
-        reply = self._post("/v1/task/heartbeat", _fence_json(fence), headers, timeout)
+        reply = self._post(
+            "/v1/task/heartbeat", body.model_dump_json(exclude_none=True), headers, timeout
+        )
         return bodies.HeartbeatAccepted.model_validate_json(reply)
 
     def complete(self, body: bodies.Complete, token: str, stop: Event) -> bodies.CompleteAccepted:
@@ -192,10 +194,6 @@ class DispatcherClient(DispatcherConnection):
                 _log.warning("dispatcher_unreachable", failures=failures, error=str(error))
                 if stop.wait(self.pause_after(failures)):
                     raise
-
-
-def _fence_json(fence: bodies.Fenced) -> str:
-    return fence.model_dump_json(include={"task_id", "attempt", "lease_token"})
 
 
 def _make_refusal(reply: httpx.Response) -> Refused:

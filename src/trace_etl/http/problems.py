@@ -4,12 +4,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 
+from trace_etl.http.client_connection import CLIENT_CLOSED_REQUEST
 from trace_etl.model.errors import (
     Conflict,
     CursorExpired,
@@ -115,6 +117,7 @@ def install_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(TraceError, _handle_trace_error)
     app.add_exception_handler(RequestValidationError, _handle_malformed_request)
     app.add_exception_handler(HTTPException, _handle_http_exception)
+    app.add_exception_handler(ClientDisconnect, _handle_disconnect)
     app.add_exception_handler(Exception, _handle_unexpected_error)
 
 
@@ -212,6 +215,11 @@ def _find_methods(request: Request) -> set[str]:
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
         for method in route.methods or ()
     }
+
+
+async def _handle_disconnect(_: Request, __: Exception) -> Response:
+    # The client closed its connection in the middle of a body. Only the log and the metrics see this answer.
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def _handle_unexpected_error(_: Request, __: Exception) -> JSONResponse:

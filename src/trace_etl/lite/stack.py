@@ -43,6 +43,8 @@ class Prepared:
 
 
 OnUp = Callable[[StackConnection, float], None]
+OnProgress = Callable[[int, int], None]
+"""Called during the start with the number of processes that are ready, and of all."""
 Show = Callable[[log_view.Line], None]
 ListServices = Callable[[Blueprint, Mapping[str, str]], Sequence[StackService]]
 
@@ -52,6 +54,7 @@ def up(
     options: Options,
     *,
     on_up: OnUp,
+    on_progress: OnProgress = lambda ready, count: None,
     show: Show | None = None,
     services: ListServices = list_services,
 ) -> None:
@@ -72,7 +75,8 @@ def up(
                 with explain_os_errors(home.path):
                     temporary = directory.enter_context(home.temporary_directory())
                     prepared = prepare(home, options, services, temporary)
-                asyncio.run(_Run(home, prepared, log, follower, show).run(on_up, began))
+                run = _Run(home, prepared, log, follower, show, on_progress)
+                asyncio.run(run.run(on_up, began))
         finally:
             home.connection.unlink(missing_ok=True)
             log.close()
@@ -146,6 +150,8 @@ class _Run:
     log: log_view.EventLog
     follower: log_view.LogFollower
     show: Show | None
+    on_progress: OnProgress | None
+    """None after the start."""
 
     async def run(self, on_up: OnUp, began: float) -> None:
         """Supervise the processes until a signal; rotate and show their logs."""
@@ -165,8 +171,12 @@ class _Run:
 
     def _record(self, services: Sequence[ServiceRecord]) -> None:
         record.write(self.home.record, services)
+        if self.on_progress is not None:
+            ready = sum(service.state == "ready" for service in services)
+            self.on_progress(ready, len(services))
 
     def _announce(self, on_up: OnUp, began: float) -> None:
+        self.on_progress = None
         where = self.prepared.connection
         connection.write(self.home.connection, where)
         seconds = round(time.monotonic() - began, 2)

@@ -98,8 +98,3 @@ def hot_table(dataset_uuid: UUID, dataset_version: UUID) -> str:
 def table_ref(table: str) -> dict[str, str]:
     """Return the storage reference of a table in Postgres data."""
     return {"scheme": POSTGRES, "table": table}
-
-
-def hot_location(table: str) -> str:
-    """Return the `location` of an output that is a hot table."""
-    return f"postgres_table:{table}"

@@ -141,12 +141,6 @@ class DeployPlan:
         """Jobs whose new generation lacks appended rows that cannot be made again."""
         return [job.name for job in self.jobs if job.loses_rows]
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.names or self.added_columns) and all(
-            job.action == "keep" for job in self.jobs
-        )
-
 
 def plan_deploy(
     before: Mapping[str, DeployedState],

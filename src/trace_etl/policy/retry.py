@@ -7,7 +7,10 @@ from datetime import timedelta
 
 @dataclass(frozen=True)
 class Backoff:
-    """Exponential backoff: `initial`, doubling up to `max_delay`, spread by ±`jitter` (a ratio)."""
+    """Exponential backoff: `initial`, doubling up to `max_delay`, spread by ±`jitter` (a ratio).
+
+    No delay is longer than `max_delay`.
+    """
 
     initial: timedelta
     max_delay: timedelta
@@ -20,11 +23,14 @@ class Backoff:
     def delay(self, failures: int, *, spread: float | None = None) -> timedelta:
         """Return the delay after the given number of consecutive failures (1 or more).
 
-        `spread` in [-1, 1] sets the jitter; None chooses it at random.
+        `spread` in [0, 1] sets the place between the shortest and the longest delay; None chooses it at
+        random.
         """
         base = min(self.initial * 2 ** min(failures - 1, 32), self.max_delay)
-        chosen = random.uniform(-1, 1) if spread is None else spread  # noqa: S311
-        return base * (1 + self.jitter * chosen)
+        shortest = base * (1 - self.jitter)
+        longest = min(base * (1 + self.jitter), self.max_delay)
+        chosen = random.random() if spread is None else spread  # noqa: S311
+        return shortest + (longest - shortest) * chosen
 
     def seconds(self, failures: int) -> float:
         """Return the delay in seconds after the given number of consecutive failures."""

@@ -42,6 +42,8 @@ class Checked:
     rows: int = 0
     bytes: int = 0
     problems: list[Problem] = field(default_factory=list[Problem])
+    rejected: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Answers that were rejected when the partitions were read. Another answer gave the rows."""
 
     def add(self, certificate: Certificate, problems: Sequence[Problem]) -> None:
         self.partitions += 1
@@ -49,6 +51,9 @@ class Checked:
         self.rows += certificate.row_count
         self.bytes += certificate.byte_count
         self.problems += problems
+        if certificate.verified is not None:
+            key = {"partition_key": certificate.partition_key}
+            self.rejected += [key | item.model_dump() for item in certificate.verified.rejected]
 
 
 class FileSource(Protocol):

@@ -76,11 +76,6 @@ def combine_digests(columns: str, digests: bytes) -> ContentHash:
     )
 
 
-def add_row_sums(sums: Iterable[str]) -> str:
-    """Return the row sum of the union of rows."""
-    return f"{sum(int(text, 16) for text in sums) % 2**256:064x}"
-
-
 def _hash_rows(batch: Any) -> bytes:
     """Return the hashes of the rows, one after the other."""
     parts = encode_parts(batch)

@@ -119,9 +119,9 @@ def _raise_unavailable() -> Generator[None]:
 
 def _name_channel(queue: str) -> str:
     """Return the NOTIFY channel of a queue. Raises InvalidQueueName."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,50}", queue):
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,56}", queue):
         raise InvalidQueueName(
-            f"{queue!r} is not a queue name: use up to 51 lowercase letters, digits and underscores"
+            f"{queue!r} is not a queue name: use up to 57 lowercase letters, digits and underscores"
         )
     return f"queue_{queue}"
 

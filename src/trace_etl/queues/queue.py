@@ -149,5 +149,10 @@ class Queue(Protocol):
         ...
 
 
+def endless_queue(queue: str) -> str:
+    """The queue of wake-ups of tasks that never end. Workers receive from it without a free slot."""
+    return f"{queue}_endless"
+
+
 def dead_letter_queue(queue: str) -> str:
     return f"{queue}_dlq"

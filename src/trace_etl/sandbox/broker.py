@@ -1,12 +1,15 @@
 """The only way out of a sandbox: a Unix socket that serves the calls of one attempt.
 
-The broker reads a whole request, checks it, and makes a new one with the token and the lease of this
-attempt. Nothing that the function sends is passed on as it came: no header, no path, no fence.
+The broker reads the head of a request, checks it, and makes a new one with the token and the lease of
+this attempt. Nothing that the function sends is passed on as it came: no header, no path, no fence.
+Queries, objects and answers pass through in pieces: whatever the function sends or reads, this process
+holds a few megabytes for it.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -16,10 +19,10 @@ from uuid import UUID
 import httpx
 import structlog
 
-from trace_etl.model.errors import UseCredentials
 from trace_etl.sandbox.s3_objects import TaskObjectStore
 from trace_etl.sandbox.strict_http import (
     MAX_BODY,
+    RequestBody,
     RequestRefused,
     StrictAnswer,
     StrictRequest,
@@ -40,7 +43,11 @@ _FENCED = frozenset(
     f"/v1/task/{name}" for name in ("heartbeat", "events", "buffer-publish", "credentials")
 )
 _PASSED_ON = ("content-type", "range", "if-match", "if-none-match", "accept")
-_PASSED_BACK = ("content-type", "content-range", "etag", "x-trace-query-id")
+_PASSED_BACK = ("content-type", "content-encoding", "content-range", "etag", "trace-query-id")
+MAX_CALL = 1024 * 1024
+"""The bytes of a call with a fence, as at the Dispatcher."""
+_MAX_HELD = 4 * MAX_CALL
+_COUNTED = ("dataset_uuid", "record_count", "batch_size_bytes")
 
 
 @dataclass(frozen=True)
@@ -100,8 +107,9 @@ class Broker:
     ) -> None:
         self.path, self._upstream = path, upstream
         self._attempt = BrokeredAttempt(identity) if identity else None
-        self._is_on_s3 = False
-        self._server = StrictServer(listen_at(path), self._answer)
+        self._is_on_s3: bool | None = None
+        self._adding_fence = threading.Lock()
+        self._server = StrictServer(listen_at(path), self._answer, max_held=_MAX_HELD)
 
     @property
     def published(self) -> dict[str, PublishedRows]:
@@ -113,7 +121,7 @@ class Broker:
         self._attempt = BrokeredAttempt(identity) if identity else None
 
     def close(self) -> None:
-        """Stop to answer. Requests that run are not waited for."""
+        """Stop answering. Running requests are not waited for."""
         self._server.close()
 
     def _answer(self, request: StrictRequest) -> StrictAnswer:
@@ -126,22 +134,26 @@ class Broker:
             _log.warning("broker_upstream_failed", error=repr(error))
             raise RequestRefused(503, "unavailable", "the platform does not answer") from error
         kept = {name: reply.headers[name] for name in _PASSED_BACK if name in reply.headers}
-        is_head = request.method == "HEAD"
-        length = int(reply.headers.get("content-length", 0)) if is_head else None
-        return StrictAnswer(reply.status_code, reply.content, kept, length)
+        length = reply.headers.get("content-length")
+        return StrictAnswer(
+            reply.status_code,
+            _read_pieces(reply),
+            kept,
+            None if length is None else int(length),
+            reply.close,
+        )
 
     def _forward(self, attempt: BrokeredAttempt, request: StrictRequest) -> httpx.Response:
         """Make the request for the attempt. Raises RequestRefused and httpx.HTTPError."""
-        method, target, body = request.method, request.target, request.body
+        method, target = request.method, request.target
         allowed = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
         ours = {**allowed, "X-Trace-Task-Capability": attempt.identity.token()}
         if method == "POST" and target == _QUERY:
-            return self._upstream.query.post(target, content=body, headers=ours, timeout=_TIMEOUT)
+            return _send(self._upstream.query, method, target, ours, request.body)
         if method == "POST" and target in _FENCED:
-            return self._post_fenced(attempt, target, body, ours)
+            return self._post_fenced(attempt, target, request.body, ours)
         if method in ("GET", "HEAD", "PUT") and _OBJECTS.fullmatch(target):
             _refuse_traversal(target)
-            ours["X-Trace-Lease-Token"] = str(attempt.identity.lease_token)
             return self._send_object(attempt, request, ours, allowed)
         raise RequestRefused(403, "forbidden", f"a function cannot call {method} {target[:100]}")
 
@@ -153,23 +165,6 @@ class Broker:
         allowed: dict[str, str],
     ) -> httpx.Response:
         """Use the Dispatcher's object endpoints or, if it has none, S3 with the attempt's credentials."""
-        method, target, body = request.method, request.target, request.body
-
-        def send(method: str) -> httpx.Response:
-            content = body if method == "PUT" else None
-            return self._upstream.dispatcher.request(
-                method, target, content=content, headers=headers, timeout=_TIMEOUT
-            )
-
-        if not self._is_on_s3:
-            reply = send(method)
-            if reply.status_code != 404:
-                return reply
-            problem = reply if method != "HEAD" else send("GET")  # the answer to HEAD has no body
-            self._is_on_s3 = problem.json().get("code") == UseCredentials.code
-            if not self._is_on_s3:
-                return reply
-        objects = attempt.objects
 
         def mint(fields: dict[str, Any]) -> httpx.Response:
             body = {**fields, **attempt.identity.fence()}
@@ -178,22 +173,63 @@ class Broker:
                 _CREDENTIALS, json=body, headers=ours, timeout=_TIMEOUT
             )
 
-        return objects.request(mint, method, target, body, allowed)
+        if self._is_on_s3 is None:
+            # Asked before a body is sent: it can be read only once.
+            self._is_on_s3 = attempt.objects.has_credentials(mint)
+        body = request.body if request.method == "PUT" else None
+        if self._is_on_s3:
+            return attempt.objects.request(mint, request.method, request.target, body, allowed)
+        headers["X-Trace-Lease-Token"] = str(attempt.identity.lease_token)
+        return _send(self._upstream.dispatcher, request.method, request.target, headers, body)
 
     def _post_fenced(
-        self, attempt: BrokeredAttempt, target: str, body: bytes, headers: dict[str, str]
+        self, attempt: BrokeredAttempt, target: str, body: RequestBody, headers: dict[str, str]
     ) -> httpx.Response:
-        try:
-            fields = json.loads(body)
-        except ValueError:
-            fields = None
-        if not isinstance(fields, dict):
-            raise RequestRefused(422, "invalid", "the body must be a JSON object")
-        sent = {**cast("dict[str, Any]", fields), **attempt.identity.fence()}
-        reply = self._upstream.dispatcher.post(target, json=sent, headers=headers, timeout=_TIMEOUT)
+        content = body.read_whole(MAX_CALL)
+        with self._adding_fence:  # the values need more memory than their text: one call at a time
+            sent, batch = _add_fence(content, attempt.identity)
+        reply = _send(self._upstream.dispatcher, "POST", target, headers, sent)
         if target.endswith("/buffer-publish") and reply.status_code == 200:
-            attempt.count(sent)
+            attempt.count(batch)
         return reply
+
+
+def _send(
+    client: httpx.Client,
+    method: str,
+    target: str,
+    headers: Mapping[str, str],
+    body: RequestBody | bytes | None,
+) -> httpx.Response:
+    """Send a request and return the answer, whose content is not read yet. Raises httpx.HTTPError."""
+    plain = {**headers, "Accept-Encoding": "identity"}
+    if isinstance(body, RequestBody):
+        plain["Content-Length"] = str(body.length)
+    request = client.build_request(method, target, content=body, headers=plain, timeout=_TIMEOUT)
+    return client.send(request, stream=True)
+
+
+def _read_pieces(reply: httpx.Response) -> Iterator[bytes]:
+    """Return the content as it was sent. Raises OSError if it is cut, which ends the connection."""
+    assert isinstance(reply.stream, httpx.SyncByteStream)
+    try:
+        yield from reply.stream
+    except httpx.HTTPError as error:
+        raise OSError(f"the platform cut its answer: {error!r}") from error
+
+
+def _add_fence(content: bytes, identity: AttemptIdentity) -> tuple[bytes, dict[str, Any]]:
+    """Return a call with the fence of this attempt, and its fields that are counted."""
+    try:
+        fields = json.loads(content)
+        if not isinstance(fields, dict):
+            raise ValueError("not an object")
+        sent = {**cast("dict[str, Any]", fields), **identity.fence()}
+        sent.pop("isolation", None)  # of a heartbeat: only the worker knows it
+        batch = {name: sent.get(name) for name in _COUNTED}
+        return json.dumps(sent, allow_nan=False).encode(), batch
+    except (ValueError, RecursionError) as error:
+        raise RequestRefused(422, "invalid", "the body must be a JSON object") from error
 
 
 def _refuse_traversal(target: str) -> None:

@@ -26,6 +26,13 @@ _LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64"
 _TEMPORARY = ("/tmp", "/dev/shm")  # noqa: S108 - inside the sandbox
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
+_LAYERS = {
+    "network": ("--unshare-net",),
+    "ipc": ("--unshare-ipc",),
+    "host_name": ("--unshare-uts", "--hostname", "sandbox"),
+    "nested": ("--disable-userns",),
+}
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -99,10 +106,16 @@ def make_arguments(
     environment: Mapping[str, str],
     temporary: Mapping[str, Sequence[str]],
     seccomp: int | None,
+    isolated: Mapping[str, bool],
 ) -> list[str]:
-    """Return bwrap's options. `temporary` maps a writable directory to the options that mount it."""
-    arguments = ["--unshare-user", "--unshare-all", "--disable-userns", "--die-with-parent"]
-    arguments += ["--new-session", "--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv"]
+    """Return bwrap's options.
+
+    `temporary` maps a writable directory to the options that mount it. `isolated` is false for the
+    layers among `_LAYERS` that are off.
+    """
+    arguments = ["--unshare-user", "--unshare-pid", "--unshare-cgroup-try", "--die-with-parent"]
+    arguments += [word for name, words in _LAYERS.items() if isolated[name] for word in words]
+    arguments += ["--new-session", "--cap-drop", "ALL", "--clearenv"]
     arguments += ["--uid", "1000", "--gid", "1000", "--proc", "/proc", "--dev", "/dev"]
     for target, link in system_links():
         arguments += ["--symlink", target, link]

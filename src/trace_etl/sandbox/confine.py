@@ -30,6 +30,8 @@ def main(arguments: list[str]) -> None:
             read=[*readable, *writable], write=writable, execute=readable, scoped=True
         )
     os.chdir(settings["directory"])
+    os.write(settings["started"], b"1")
+    os.close(settings["started"])
     os.execve(command[0], command, dict(os.environ))  # noqa: S606
 
 

@@ -1,25 +1,64 @@
-"""Test each layer of the sandbox for real, on this machine."""
+"""Test each layer of the sandbox for real, on this machine.
+
+A layer works if an attack fails with it and succeeds without it, where that can be tried without harm.
+"""
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import psutil
 
 from trace_etl import landlock, launcher
 from trace_etl.sandbox import bubblewrap, cgroups, seccomp
 from trace_etl.sandbox.errors import SandboxUnavailable
-from trace_etl.sandbox.limits import Limits
+from trace_etl.sandbox.limits import MIB, Limits
 from trace_etl.sandbox.node import find_node
-from trace_etl.sandbox.process import Layers, Program, SandboxedProcess
+from trace_etl.sandbox.process import Ended, Layers, Program, SandboxedProcess
 
 _SOCKET = "import socket; socket.socket(socket.AF_INET, socket.SOCK_STREAM)"
 _LIST_ROOT = "import os; os.listdir('/')"
+_LIST_NAMESPACES = """
+import os
+for name in ('user', 'mnt', 'pid', 'net', 'ipc', 'uts'):
+    print(os.readlink('/proc/self/ns/' + name))
+"""
+_CONNECT = """
+import socket
+for line in open('/proc/net/route').readlines()[1:]:
+    print('route', line)
+socket.create_connection(('127.0.0.1', {port}), timeout=5)
+"""
+_USE_MEMORY = "kept = b'x' * (128 << 20)"
+_KEEP_MEMORY = "import signal; kept = b'x' * (128 << 20); signal.pause()"
+_OPEN_FILES = "import os; kept = [os.open('/dev/null', os.O_RDONLY) for _ in range(80)]"
+_FORK = """
+import os, signal
+children = []
+try:
+    for _ in range(40):
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        children.append(child)
+finally:
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+"""
+_WAIT = "import signal; signal.pause()"
+_LIMITS = Limits(memory_bytes=64 * MIB, open_files=64, processes=32, wall_seconds=30)
+_APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
+_SETTINGS = {"user.max_user_namespaces": 10000, "kernel.unprivileged_userns_clone": 1}
+_CONTAINER_OPTIONS = ("seccomp", "apparmor", "systempaths")
 _READABLE = [*("/usr", "/lib", "/lib64", "/bin", "/etc", "/proc"), sys.prefix, sys.base_prefix]
-_APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+_NO_WATCH = Layers(rlimits=False, watchdog=False)
+_NO_LIMIT = replace(_NO_WATCH, cgroup=False)
 
 
 @dataclass(frozen=True)
@@ -35,21 +74,28 @@ class Finding:
 
 def examine_sandbox() -> list[Finding]:
     """Test every layer."""
-    namespaces = _test(_test_namespaces)
-    findings = [_test(_test_bubblewrap), namespaces]
-    if namespaces.works:
-        findings += [_test(_test_call_filter), _test(_test_landlock)]
-    findings += [_test_control_group(), _test_user_ids(), _test_node()]
-    return [*findings, _test(_test_operator_host)]
+    findings = examine_required()
+    if all(finding.works for finding in findings):
+        tests = (_test_landlock, _test_network, _test_process_limits)
+        findings += [_test(test) for test in tests]
+        findings += [_test(test) for test in (_test_control_group, _test_watchdog, _test_user_ids)]
+    return [*findings, _test_node(), _test(_test_operator_host)]
+
+
+def examine_required() -> list[Finding]:
+    """Test the layers without which no function runs."""
+    findings = [_test(_test_bubblewrap), _test(_test_namespaces)]
+    return [*findings, _test(_test_call_filter)] if findings[1].works else findings
 
 
 def _test(test: Callable[[], Finding]) -> Finding:
+    layer = test.__name__.removeprefix("_test_").replace("_", " ")
     try:
         return test()
     except SandboxUnavailable as error:
-        return Finding(test.__name__.removeprefix("_test_"), False, error.problem, error.fix)
+        return Finding(layer, False, error.problem, error.fix)
     except OSError as error:
-        return Finding(test.__name__.removeprefix("_test_"), False, str(error))
+        return Finding(layer, False, str(error))
 
 
 def _test_bubblewrap() -> Finding:
@@ -59,10 +105,15 @@ def _test_bubblewrap() -> Finding:
 
 
 def _test_namespaces() -> Finding:
-    code, output = _run("print('ok')", Layers(seccomp=False, landlock=False, cgroup=False))
-    if code == 0:
+    layers = Layers(seccomp=False, landlock=False, cgroup=False)
+    code, lines = _run(_LIST_NAMESPACES, layers)
+    names = ("user", "mnt", "pid", "net", "ipc", "uts")
+    ours = [str(Path("/proc/self/ns", name).readlink()) for name in names]
+    shared = [name for name, own in zip(names, ours, strict=True) if own in lines]
+    if code == 0 and len(lines) == len(names) and not shared:
         return Finding("namespaces", True, "user, mount, process, network, IPC and host name")
-    return Finding("namespaces", False, output, explain_namespaces())
+    problem = f"not separated: {', '.join(shared)}" if shared else _last(lines)
+    return Finding("namespaces", False, problem, explain_namespaces(problem))
 
 
 def _test_call_filter() -> Finding:
@@ -70,36 +121,85 @@ def _test_call_filter() -> Finding:
         rule = "there is no filter for this processor"
         return Finding("call filter", False, rule, "use a machine with x86-64 or ARM64")
     open_code, _ = _run(_SOCKET, Layers(seccomp=False))
-    closed_code, output = _run(_SOCKET, Layers())
-    works = open_code == 0 and closed_code != 0 and "not supported" in output
+    closed_code, lines = _run(_SOCKET, Layers())
+    works = open_code == 0 and closed_code != 0 and "not supported" in _last(lines)
     fix = "" if works else "use a kernel with CONFIG_SECCOMP_FILTER"
-    return Finding("call filter", works, "a socket was refused" if works else output, fix)
+    return Finding("call filter", works, "a socket was refused" if works else _last(lines), fix)
 
 
 def _test_landlock() -> Finding:
     if not landlock.version():
         fix = "use Linux 5.19 or newer with Landlock enabled (lsm=…,landlock)"
         return Finding("landlock", False, "the kernel has none", fix, is_required=False)
-    code, output = _run(_LIST_ROOT, Layers())
-    works = code != 0 and "PermissionError" in output
-    detail = f"version {landlock.version()}: a read was refused" if works else output
+    code, lines = _run(_LIST_ROOT, Layers())
+    works = code != 0 and "PermissionError" in _last(lines)
+    detail = f"version {landlock.version()}: a read was refused" if works else _last(lines)
     return Finding("landlock", works, detail, is_required=False)
 
 
+def _test_network() -> Finding:
+    """Let a program without a call filter look for routes, and connect to a port of this process."""
+    bare = Layers(seccomp=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = _CONNECT.format(port=server.getsockname()[1])
+        closed_code, lines = _run(code, bare)
+        open_code, _ = _run(code, replace(bare, network=False))
+    has_route = any(line.startswith("route") for line in lines)
+    if closed_code != 0 and open_code == 0 and not has_route:
+        return Finding("network", True, "no route, and a port of this machine was not reached")
+    detail = _last(lines) if open_code == 0 else "the test could not reach a port itself"
+    return Finding("network", False, detail, explain_namespaces(detail))
+
+
+def _test_process_limits() -> Finding:
+    """Open too many files, use too much memory and start too many processes, with and without limits."""
+    bare = Layers(cgroup=False, watchdog=False)
+    tests = {"files": _OPEN_FILES, "memory": _USE_MEMORY, "processes": _FORK}
+    closed = {name: _run(code, bare)[0] == 0 for name, code in tests.items()}
+    allowed = {name: _run(code, _NO_LIMIT)[0] == 0 for name, code in tests.items()}
+    broken = [name for name in tests if closed[name] or not allowed[name]]
+    if not broken:
+        detail = "files, memory and processes were refused"
+        return Finding("process limits", True, detail, is_required=False)
+    detail = f"not limited, or not testable: {', '.join(broken)}"
+    return Finding("process limits", False, detail, is_required=False)
+
+
 def _test_control_group() -> Finding:
-    group = cgroups.create(Limits())
+    """Let a program use too much memory, while nothing else limits it."""
+    group = cgroups.create(_LIMITS)
     if group is None:
         detail = "not writable: a watchdog adds up the memory of each function instead"
-        return Finding("control group", False, detail, "run as root", is_required=False)
+        fix = "run as root with a writable /sys/fs/cgroup"
+        return Finding("control group", False, detail, fix, is_required=False)
     group.remove()
-    return Finding("control group", True, "limits memory and processes", is_required=False)
+    works = _end(_USE_MEMORY, _NO_WATCH).reason == "memory" and _run(_USE_MEMORY, _NO_LIMIT)[0] == 0
+    detail = "ended a program with too much memory" if works else "did not end a program"
+    fix = "" if works else "enable the memory controller of control groups"
+    return Finding("control group", works, detail, fix, is_required=False)
+
+
+def _test_watchdog() -> Finding:
+    works = _end(_KEEP_MEMORY, Layers(rlimits=False, cgroup=False)).reason == "memory"
+    detail = "ended a program with too much memory" if works else "did not end a program"
+    return Finding("watchdog", works, detail, is_required=False)
 
 
 def _test_user_ids() -> Finding:
-    if os.geteuid() == 0:
-        return Finding("user ids", True, "each function gets its own", is_required=False)
-    detail = "functions run with the user id of this account, in a namespace"
-    return Finding("user ids", False, detail, "run as root", is_required=False)
+    if os.geteuid() != 0:
+        detail = "functions run with the user id of this account, in a namespace"
+        return Finding("user ids", False, detail, "run as root", is_required=False)
+    programs = [_start(_WAIT, Layers()) for _ in range(2)]
+    try:
+        started = [program.pid for program in programs if program.wait_for_start()]
+        uids = {psutil.Process(pid).uids().real for pid in started}
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+    works = len(uids) == len(programs) and 0 not in uids
+    detail = f"two functions had the ids {sorted(uids)}" if works else "functions share an id"
+    return Finding("user ids", works, detail, is_required=False)
 
 
 def _test_node() -> Finding:
@@ -132,23 +232,56 @@ def _run_as_host(path: str, read: list[str]) -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
-def _run(code: str, layers: Layers) -> tuple[int, str]:
+def _start(code: str, layers: Layers) -> SandboxedProcess:
     command = [bubblewrap.PYTHON, "-I", "-S", "-c", code]
-    ended = SandboxedProcess(Program(command, limits=Limits(wall_seconds=30)), layers).wait()
-    lines = ended.output.decode("utf-8", "replace").strip().splitlines()
-    return ended.exit_code, lines[-1] if lines else ""
+    return SandboxedProcess(Program(command, limits=_LIMITS), layers)
 
 
-def explain_namespaces() -> str:
-    """Return the fix for a machine that refuses user namespaces."""
-    if _APPARMOR.exists() and _APPARMOR.read_text().strip() == "1":
-        return (
-            "AppArmor restricts user namespaces: install the system's package `bubblewrap` and its "
-            "profile (`apparmor-profiles`), which allows them to /usr/bin/bwrap"
-        )
-    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
-        return (
-            "the container forbids namespaces: start it with a seccomp profile that allows clone, "
-            "unshare and mount, such as --security-opt seccomp=PROFILE"
-        )
-    return "allow user namespaces: sysctl user.max_user_namespaces must be above 0"
+def _end(code: str, layers: Layers) -> Ended:
+    return _start(code, layers).wait()
+
+
+def _run(code: str, layers: Layers) -> tuple[int, list[str]]:
+    """Return the exit code of a program, and the lines that it printed."""
+    ended = _end(code, layers)
+    return ended.exit_code, ended.output.decode("utf-8", "replace").strip().splitlines()
+
+
+def _last(lines: list[str]) -> str:
+    return lines[-1] if lines else "no output"
+
+
+def explain_namespaces(problem: str, root: Path = Path("/")) -> str:
+    """Return the fix for a machine that refuses namespaces with this problem."""
+    for setting, enough in _SETTINGS.items():
+        if _read_setting(root, setting) == "0":
+            return f"user namespaces are switched off: sysctl {setting}={enough}"
+    is_restricted = _read_setting(root, _APPARMOR) == "1"
+    if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists():
+        options = [f"--security-opt {name}=unconfined" for name in _CONTAINER_OPTIONS]
+        # enter.py makes a mount namespace as root, bubblewrap one in a user namespace.
+        options += ["--cap-add SYS_ADMIN"] if "unshare:" in problem else []
+        fix = f"the container forbids namespaces: start it with {' '.join(options)}"
+        return f"{fix}, and on its host: sysctl {_APPARMOR}=0" if is_restricted else fix
+    if "unshare:" in problem:
+        return "run as an ordinary user, or as root with CAP_SYS_ADMIN"
+    if is_restricted:
+        return _explain_apparmor(root)
+    return "allow bubblewrap to make user namespaces, or run as root"
+
+
+def _read_setting(root: Path, name: str) -> str:
+    path = root / "proc/sys" / name.replace(".", "/")
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _explain_apparmor(root: Path) -> str:
+    profile = "/etc/apparmor.d/bwrap-userns-restrict"
+    steps = ["apt-get install bubblewrap"]
+    if not (root / profile.lstrip("/")).exists():
+        steps = [
+            "apt-get install bubblewrap apparmor-profiles",
+            f"cp /usr/share/apparmor/extra-profiles/bwrap-userns-restrict {profile}",
+        ]
+    steps.append(f"apparmor_parser -r {profile}")
+    return "AppArmor allows user namespaces only to programs with a profile: " + "; ".join(steps)

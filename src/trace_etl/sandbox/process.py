@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
@@ -47,13 +47,19 @@ class Program:
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers of a sandbox. Only tests switch one off, to show that another one holds."""
+    """The layers of a sandbox. Only tests switch one off, to show what it or another one stops."""
 
     seccomp: bool = True
     landlock: bool = True
     cgroup: bool = True
     own_uid: bool = True
     watchdog: bool = True
+    rlimits: bool = True
+    network: bool = True
+    ipc: bool = True
+    host_name: bool = True
+    nested: bool = True
+    """No namespaces inside."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,7 @@ class SandboxedProcess:
         self._output, self._dropped = bytearray(), 0
         self._reason: EndReason = "exited"
         self._is_suspended = False
+        self._is_decided, self._has_started = threading.Event(), False
         self._reading = threading.Lock()
         self._resources = ExitStack()
         try:
@@ -105,6 +112,11 @@ class SandboxedProcess:
             self._reason = "memory"
         self._resources.close()
         return Ended(self._reason, code, bytes(self._output), self._dropped > 0)
+
+    def wait_for_start(self) -> bool:
+        """Wait until all layers are in place and the program begins. False: it ended before that."""
+        self._is_decided.wait()
+        return self._has_started
 
     def kill(self) -> None:
         """End the whole process tree at once."""
@@ -201,15 +213,22 @@ class SandboxedProcess:
             rules = _make_file(seccomp.make_filter(loopback=program.listen is not None))
             descriptors.append(rules)
         environment = {**_BASE_ENVIRONMENT, **program.environment}
-        arguments = bubblewrap.make_arguments(reachable, environment, temporary, rules)
+        arguments = bubblewrap.make_arguments(
+            reachable, environment, temporary, rules, isolated=asdict(self._layers)
+        )
         listed = _make_file(b"".join(os.fsencode(word) + b"\0" for word in arguments))
-        descriptors.append(listed)
+        self._start_notice, started = os.pipe()
+        os.set_blocking(self._start_notice, False)
+        self._resources.callback(os.close, self._start_notice)
+        descriptors += [listed, started]
         first = [bubblewrap.PYTHON, "-I", "-S", f"{bubblewrap.CODE}/confine.py"]
-        settings = json.dumps(self._make_settings(shown, program))
+        settings = json.dumps(self._make_settings(shown, program, started))
         command = [bwrap, "--args", str(listed), *first, settings, "--", *program.command]
         return descriptors, command
 
-    def _make_settings(self, shown: Sequence[Shown], program: Program) -> dict[str, object]:
+    def _make_settings(
+        self, shown: Sequence[Shown], program: Program, started: int
+    ) -> dict[str, object]:
         limits = program.limits
         memory, memory_bytes = limits.memory_rule
         numbers = {
@@ -222,12 +241,13 @@ class SandboxedProcess:
             memory: memory_bytes,
         }
         return {
-            "limits": numbers,
+            "limits": numbers if self._layers.rlimits else {},
             "landlock": self._layers.landlock and landlock.version() > 0,
             "read": bubblewrap.readable_paths(shown),
             "write": bubblewrap.writable_paths(),
             "directory": program.directory,
             "listen": program.listen,
+            "started": started,
         }
 
     def _open(
@@ -278,15 +298,26 @@ class SandboxedProcess:
         deadline = time.monotonic() + self._limits.wall_seconds
         # A descriptor of the process wakes this thread at its end; `Popen.wait` would poll for it.
         process = os.pidfd_open(self._process.pid)
+        watched = [process, self._start_notice]
         try:
             while self._process.poll() is None:
                 if time.monotonic() >= deadline:
                     self._end("timeout")
                 elif self._is_out_of_memory():
                     self._end("memory")
-                select.select([process], [], [], _WATCH_SECONDS)
+                if self._start_notice in select.select(watched, [], [], _WATCH_SECONDS)[0]:
+                    watched = [process]
+                    self._note_start()
         finally:
             os.close(process)
+            if not self._is_decided.is_set():
+                self._note_start()
+
+    def _note_start(self) -> None:
+        """Read the byte that `confine.py` writes before it becomes the program, if it came so far."""
+        with suppress(BlockingIOError):  # processes of a sandbox that ended before still end
+            self._has_started = os.read(self._start_notice, 1) != b""
+        self._is_decided.set()
 
     def _is_out_of_memory(self) -> bool:
         """Return whether the tree reached its limit. Without a control group, add up its memory."""

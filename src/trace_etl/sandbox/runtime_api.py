@@ -22,6 +22,8 @@ PORT = 9001
 _VERSION = "/2018-06-01/runtime"
 _RESULT = re.compile(rf"{_VERSION}/invocation/([A-Za-z0-9-]+)/(response|error)")
 _MAX_RESPONSE = 6 * 1024 * 1024  # as on AWS
+_MAX_ERROR = 256 * 1024
+_MAX_HELD = 2 * _MAX_ERROR
 _MAX_TEXT = 2000
 
 
@@ -53,7 +55,9 @@ class RuntimeApi:
         self._result: InvocationResult | None = None
         self._is_closed = False
         self._idle_clients = 0
-        self._server = StrictServer(listener, self._answer, max_body=_MAX_RESPONSE)
+        self._server = StrictServer(
+            listener, self._answer, max_body=_MAX_RESPONSE, max_held=_MAX_HELD
+        )
 
     def invoke(self, request: InvocationRequest) -> InvocationResult:
         """Hand out an invocation and wait for its result, or until the environment has ended."""
@@ -80,9 +84,13 @@ class RuntimeApi:
         if request.method == "GET" and request.target == f"{_VERSION}/invocation/next":
             return self._hand_out()
         if request.method == "POST" and request.target == f"{_VERSION}/init/error":
-            return self._take(None, InvocationResult(_describe_error(request.body)))
+            return self._take(
+                None, InvocationResult(_describe_error(request.body.read_whole(_MAX_ERROR)))
+            )
         if request.method == "POST" and (found := _RESULT.fullmatch(request.target)):
-            error = _describe_error(request.body) if found[2] == "error" else ""
+            error = (
+                _describe_error(request.body.read_whole(_MAX_ERROR)) if found[2] == "error" else ""
+            )
             return self._take(found[1], InvocationResult(error))
         raise RequestRefused(404, "not_found", f"no call {request.method} {request.target[:100]}")
 
@@ -118,7 +126,7 @@ def _describe_error(body: bytes) -> str:
     """Return the message of an error document of a runtime client."""
     try:
         content: object = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
         return body[:_MAX_TEXT].decode("utf-8", "replace") or "the function failed"

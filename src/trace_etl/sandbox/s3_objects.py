@@ -4,22 +4,25 @@ The credentials allow the prefixes of the attempt and end with its lease. They s
 the function sends the same requests as to the Dispatcher's object endpoints.
 """
 
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, cast
 from urllib.parse import unquote
 
 import httpx
 
 from trace_etl.api.task.credentials import OBJECTS_PATH, Credentials, S3Credentials
-from trace_etl.sandbox.strict_http import RequestRefused
+from trace_etl.sandbox.strict_http import RequestBody, RequestRefused
 
 MintCredentials = Callable[[dict[str, Any]], httpx.Response]
 """Ask the Dispatcher for credentials of the attempt, with these fields."""
 _URL_LIFE = timedelta(minutes=5)
 _MARGIN = timedelta(seconds=10)  # credentials that end this soon are replaced
 _TIMEOUT = httpx.Timeout(30.0, read=330.0)
+_NOT_KEPT = httpx.Limits(max_keepalive_connections=0)
 _MAX_KEPT = 64
 _ROOT = OBJECTS_PATH.rstrip("/") + "/"
 
@@ -52,27 +55,40 @@ class TaskObjectStore:
     def __init__(self) -> None:
         self._kept: dict[str, Credentials] = {}
 
+    def has_credentials(self, mint: MintCredentials) -> bool:
+        """Return whether the objects are on S3. Raises RequestRefused and httpx.HTTPError."""
+        return self._find_credentials(mint, "").s3 is not None
+
     def request(
         self,
         mint: MintCredentials,
         method: str,
         target: str,
-        body: bytes,
+        body: RequestBody | None,
         headers: Mapping[str, str],
     ) -> httpx.Response:
-        """Send a request to S3. Raises RequestRefused and httpx.HTTPError."""
+        """Send a request to S3, and return the answer, whose content is not read yet.
+
+        Raises RequestRefused and httpx.HTTPError.
+        """
         address = _Address.parse(target)
-        s3 = self._find_credentials(mint, "" if method == "PUT" else address.prefix)
-        url = _sign(method, address, s3)
-        content = body if method == "PUT" else None
-        reply = httpx.request(
-            method, url, content=content, headers=headers, timeout=_TIMEOUT, trust_env=False
+        s3 = self._find_credentials(mint, "" if method == "PUT" else address.prefix).s3
+        assert s3 is not None  # the Dispatcher has no object endpoints
+        length = {"Content-Length": str(body.length)} if body else {}
+        client = _connect()
+        request = client.build_request(
+            method,
+            _sign(method, address, s3),
+            content=body,
+            headers={**headers, **length, "Accept-Encoding": "identity"},
         )
+        reply = client.send(request, stream=True)
         if reply.is_error:
+            reply.close()
             raise _explain(reply.status_code, address)
         return reply
 
-    def _find_credentials(self, mint: MintCredentials, read_prefix: str) -> S3Credentials:
+    def _find_credentials(self, mint: MintCredentials, read_prefix: str) -> Credentials:
         """Return credentials for one prefix that is read, or for all that are written."""
         kept = self._kept.get(read_prefix)
         if kept is None or kept.expires_at - datetime.now(UTC) < _MARGIN:
@@ -84,8 +100,17 @@ class TaskObjectStore:
             if len(self._kept) >= _MAX_KEPT:
                 self._kept.clear()
             self._kept[read_prefix] = kept
-        assert kept.s3 is not None  # the Dispatcher has no object endpoints
-        return kept.s3
+        return kept
+
+
+def _connect() -> httpx.Client:
+    """Return a client for one request. It keeps no connection, so it need not be closed."""
+    return httpx.Client(verify=_make_tls(), timeout=_TIMEOUT, limits=_NOT_KEPT, trust_env=False)
+
+
+@cache
+def _make_tls() -> ssl.SSLContext:
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def _sign(method: str, address: _Address, s3: S3Credentials) -> str:

@@ -1,7 +1,8 @@
 """The system call filter of a sandbox, as a BPF program for `bwrap --seccomp`.
 
-Denies calls that reach other processes, keys, devices, mounts and namespaces, or that have a history
-of kernel defects. Calls that are newer than this list do not exist for the program.
+Denies calls that reach other processes, keys, devices, mounts and namespaces, that keep memory or
+messages outside of all processes, or that have a history of kernel defects. Calls that are newer than
+this list do not exist for the program.
 """
 
 import errno
@@ -9,6 +10,8 @@ import platform
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from trace_etl.sandbox.errors import SandboxUnavailable
 
 _LOAD_WORD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _AND = 0x54
@@ -60,6 +63,7 @@ _X86_64 = _Architecture(
         **{"set_mempolicy": 238, "mbind": 237, "migrate_pages": 256, "move_pages": 279},
         **{"fanotify_init": 300, "lookup_dcookie": 212, "nfsservctl": 180, "uselib": 134},
         **{"ustat": 136, "sysfs": 139, "_sysctl": 156},
+        **{"shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240},
     },
 )
 _AARCH64 = _Architecture(
@@ -80,6 +84,7 @@ _AARCH64 = _Architecture(
         **{"open_by_handle_at": 265, "personality": 92, "set_mempolicy": 237, "mbind": 235},
         **{"migrate_pages": 238, "move_pages": 239, "fanotify_init": 262},
         **{"lookup_dcookie": 18, "nfsservctl": 42},
+        **{"shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180},
     },
 )
 _ARCHITECTURES = {"x86_64": _X86_64, "aarch64": _AARCH64}
@@ -92,11 +97,14 @@ def is_supported() -> bool:
 
 
 def make_filter(machine: str | None = None, *, loopback: bool = False) -> bytes:
-    """Return the filter for this processor. Raises KeyError if there is none.
+    """Return the filter for this processor. Raises SandboxUnavailable if there is none.
 
     `loopback` allows TCP, for programs that have a network of their own with nothing but loopback.
     """
-    arch = _ARCHITECTURES[machine or platform.machine()]
+    name = machine or platform.machine()
+    if (arch := _ARCHITECTURES.get(name)) is None:
+        fix = "use a machine with x86-64 or ARM64"
+        raise SandboxUnavailable(f"there is no call filter for the processor {name}", fix)
     program = [
         _step(_LOAD_WORD, _ARCHITECTURE),
         *_unless_equal(arch.audit, _KILL_PROCESS),

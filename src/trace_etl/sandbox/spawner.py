@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +31,8 @@ class RemoteProcess:
 
     def __init__(self, spawner: "Spawner", number: int, on_output: Callable[[bytes], None]) -> None:
         self._spawner, self._number, self.on_output = spawner, number, on_output
-        self._answered = threading.Event()
+        self._answered, self._decided = threading.Event(), threading.Event()
+        self._has_started = False
         self._flushed = threading.Event()
         self._answer: Mapping[str, Any] = {}
 
@@ -44,6 +46,11 @@ class RemoteProcess:
         ended: dict[str, Any] = dict(self._answer["ended"])
         ended["output"] = base64.b64decode(ended["output"])
         return Ended(**ended)
+
+    def wait_for_start(self) -> bool:
+        """Wait until the program begins. False: the sandbox could not be made."""
+        self._decided.wait()
+        return self._has_started
 
     def kill(self) -> None:
         """End the whole process tree at once."""
@@ -64,8 +71,13 @@ class RemoteProcess:
         self._flushed.wait(_FLUSH_SECONDS)
 
     def receive(self, answer: Mapping[str, Any]) -> None:
+        if "started" in answer:
+            self._has_started = True
+            self._decided.set()
+            return
         if "flushed" not in answer:
             self._answer = answer
+            self._decided.set()
             self._answered.set()
         self._flushed.set()
 
@@ -126,7 +138,7 @@ class Spawner:
                 if process is None:
                     continue  # it ended before it was flushed
                 with self._lock:
-                    if not answer.keys() & {"part", "flushed"}:
+                    if not answer.keys() & {"part", "flushed", "started"}:
                         del self._running[answer["number"]]
                 if "part" in answer:
                     process.on_output(base64.b64decode(answer["part"]))
@@ -172,6 +184,8 @@ class SpawnerServer:
                 process = self._running[number] = SandboxedProcess(program, on_output=send)
                 if number in self._killed:
                     process.kill()
+            if process.wait_for_start():
+                self._answer(number, started=True)
             ended = process.wait()
             output = base64.b64encode(ended.output).decode()
             self._answer(number, ended={**asdict(ended), "output": output})
@@ -179,6 +193,9 @@ class SpawnerServer:
             self._answer(number, unavailable=[error.problem, error.fix])
         except (OSError, ValueError) as error:
             self._answer(number, error=str(error))
+        except Exception as error:  # a defect; the worker waits for an answer all the same
+            traceback.print_exc()
+            self._answer(number, error=f"the sandbox failed: {error!r}")
         finally:
             self._running.pop(number, None)
             self._killed.discard(number)

@@ -1,13 +1,15 @@
-"""A strict HTTP/1.1 server for the other end of a sandbox: one thread per connection, whole bodies.
+"""A strict HTTP/1.1 server for the other end of a sandbox: one thread per connection, bounded memory.
 
 It refuses every request that two programs could read in two ways, and passes nothing on as it came.
+Bodies and answers are streams. A body that is needed whole counts against the budget of its server.
 """
 
 import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,24 +32,81 @@ class RequestRefused(Exception):
         self.status, self.code, self.detail = status, code, detail
 
 
+class Budget:
+    """The bytes of whole bodies that a server may hold at once."""
+
+    def __init__(self, size: int) -> None:
+        self._free, self._lock = size, threading.Lock()
+
+    def take(self, size: int) -> None:
+        """Reserve bytes. Raises RequestRefused."""
+        with self._lock:
+            if size > self._free:
+                rule = "other requests of this function are too large together; wait for their end"
+                raise RequestRefused(429, "too_many_requests", rule)
+            self._free -= size
+
+    def give_back(self, size: int) -> None:
+        with self._lock:
+            self._free += size
+
+
+class RequestBody:
+    """The body of a request. Read it once, in pieces or whole; what is left is dropped."""
+
+    def __init__(self, length: int, pieces: Iterator[bytes], budget: Budget) -> None:
+        self.length, self._pieces, self._budget, self._held = length, pieces, budget, 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._pieces
+
+    def read_whole(self, most: int) -> bytes:
+        """Return the whole body, which may have so many bytes. Raises RequestRefused."""
+        if self.length > most:
+            raise RequestRefused(413, "too_large", f"this body may have {most} bytes")
+        self._budget.take(self.length)
+        self._held += self.length
+        return b"".join(self._pieces)
+
+    def drop(self) -> None:
+        """Read the rest: a client that still sends would miss the answer."""
+        for _ in self._pieces:
+            pass
+
+    def close(self) -> None:
+        """Drop the rest, and return the reserved bytes."""
+        try:
+            self.drop()
+        finally:
+            self._budget.give_back(self._held)
+            self._held = 0
+
+
 @dataclass(frozen=True)
 class StrictRequest:
-    """A whole request."""
+    """A request whose head is complete."""
 
     method: str
     target: str
     headers: Mapping[str, str]
-    body: bytes
+    body: RequestBody
+
+
+def _do_nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True)
 class StrictAnswer:
-    """A whole answer. `length` differs from that of the content for HEAD only."""
+    """An answer: its content, whole or in pieces. Pieces without a `length` are sent as chunks."""
 
     status: int
-    content: bytes = b""
+    content: bytes | Iterable[bytes] = b""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     length: int | None = None
+    """The length of pieces, or for HEAD that of the content which is not sent."""
+    close: Callable[[], None] = _do_nothing
+    """Called when the answer was sent, or could not be."""
 
 
 def listen_at(path: Path) -> socket.socket:
@@ -74,16 +133,18 @@ class StrictServer:
         *,
         max_body: int = MAX_BODY,
         max_connections: int = _MAX_CONNECTIONS,
+        max_held: int = MAX_BODY,
     ) -> None:
-        """`answer` may raise RequestRefused."""
+        """`answer` may raise RequestRefused. `max_held` limits the bodies that it holds at once."""
         self._listener, self._answer, self._max_body = listener, answer, max_body
+        self._budget = Budget(max_held)
         self._closing = threading.Event()
         self._free = threading.Semaphore(max_connections)
         self._thread = threading.Thread(target=self._accept, name="strict-http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop to answer. Requests that run are not waited for."""
+        """Stop answering. Running requests are not waited for."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -104,7 +165,7 @@ class StrictServer:
         try:
             with client:
                 client.settimeout(_IDLE_SECONDS)
-                _Connection(client, self._answer, self._max_body).serve()
+                _Connection(client, self._answer, self._max_body, self._budget).serve()
         except (OSError, h11.ProtocolError) as error:
             _log.debug("sandbox_connection_ended", error=repr(error))
         finally:
@@ -119,47 +180,56 @@ class _Connection:
         client: socket.socket,
         answer: Callable[[StrictRequest], StrictAnswer],
         max_body: int,
+        budget: Budget,
     ) -> None:
         self._client, self._answer, self._max_body = client, answer, max_body
+        self._budget = budget
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
 
     def serve(self) -> None:
         while True:
             try:
-                request = self._read_request()
+                request = self._read_head()
                 if request is None:
                     return
+                self._serve_request(request)
             except h11.RemoteProtocolError as error:
                 self._send_problem(RequestRefused(400, "invalid", str(error)))
                 return
-            except RequestRefused as refusal:
-                self._send_problem(refusal)
-                return
-            try:
-                self._send(self._answer(request))
             except RequestRefused as refusal:
                 self._send_problem(refusal)
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                 return
             self._http.start_next_cycle()
 
-    def _read_request(self) -> StrictRequest | None:
-        request: h11.Request | None = None
-        body = bytearray()
-        while True:
-            event = self._http.next_event()
-            if event is h11.NEED_DATA:
-                self._http.receive_data(self._client.recv(_READ_BYTES))
-            elif isinstance(event, h11.Request):
-                request = event
-                _check_framing(event)
-            elif isinstance(event, h11.Data):
-                body += event.data
-                if len(body) > self._max_body:
-                    rule = f"a body may have {self._max_body} bytes"
-                    raise RequestRefused(413, "too_large", rule)
-            else:  # the end of the message or of the connection
-                return _make_request(request, bytes(body)) if request else None
+    def _read_head(self) -> StrictRequest | None:
+        """Return the next request. None: the client has closed the connection."""
+        event = self._next_event()
+        if not isinstance(event, h11.Request):
+            return None
+        _check_framing(event)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
+        length = int(headers.get("content-length", "0"))
+        if length > self._max_body:
+            raise RequestRefused(413, "too_large", f"a body may have {self._max_body} bytes")
+        body = RequestBody(length, self._read_body(), self._budget)
+        return StrictRequest(
+            event.method.decode("latin-1"), event.target.decode("latin-1"), headers, body
+        )
+
+    def _read_body(self) -> Iterator[bytes]:
+        while isinstance(event := self._next_event(), h11.Data):
+            yield bytes(event.data)
+
+    def _next_event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(self._client.recv(_READ_BYTES))
+        return event
+
+    def _serve_request(self, request: StrictRequest) -> None:
+        with closing(request.body), closing(self._answer(request)) as answer:
+            request.body.drop()
+            self._send(answer)
 
     def _send_problem(self, refusal: RequestRefused) -> None:
         problem = {"code": refusal.code, "detail": refusal.detail, "status": refusal.status}
@@ -167,19 +237,17 @@ class _Connection:
         self._send(StrictAnswer(refusal.status, json.dumps(problem).encode(), headers))
 
     def _send(self, answer: StrictAnswer) -> None:
-        length = len(answer.content) if answer.length is None else answer.length
-        headers = [*answer.headers.items(), ("content-length", str(length))]
+        pieces = [answer.content] if isinstance(answer.content, bytes) else answer.content
+        length = answer.length
+        if length is None and isinstance(answer.content, bytes):
+            length = len(answer.content)
+        headers = [*answer.headers.items()]
+        headers += [("content-length", str(length))] if length is not None else []
         data = self._http.send(h11.Response(status_code=answer.status, headers=headers)) or b""
-        data += self._http.send(h11.Data(data=answer.content)) or b""
-        data += self._http.send(h11.EndOfMessage()) or b""
-        self._client.sendall(data)
-
-
-def _make_request(request: h11.Request, body: bytes) -> StrictRequest:
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
-    return StrictRequest(
-        request.method.decode("latin-1"), request.target.decode("latin-1"), headers, body
-    )
+        for piece in pieces:  # the first one in one packet with the head
+            self._client.sendall(data + (self._http.send(h11.Data(data=piece)) or b""))
+            data = b""
+        self._client.sendall(data + (self._http.send(h11.EndOfMessage()) or b""))
 
 
 def _check_framing(request: h11.Request) -> None:

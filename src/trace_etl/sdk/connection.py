@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,17 +41,20 @@ class BrokerConnection:
     def call(self, path: str, body: object) -> Any:
         """Send JSON and return the JSON answer. Raises CallFailed."""
         content = json.dumps(body).encode()
-        return json.loads(self.send("POST", path, content, "application/json").content)
+        headers = {"Content-Type": "application/json"}
+        return json.loads(self.send("POST", path, content, headers).content)
 
     def send(
-        self, method: str, path: str, content: bytes | None = None, content_type: str = ""
+        self,
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Send a request and return the answer. Raises CallFailed."""
         connection = _UnixConnection(self._path)
         try:
-            connection.request(
-                method, path, content, {"Content-Type": content_type} if content_type else {}
-            )
+            connection.request(method, path, content, headers or {})
             reply = connection.getresponse()
             answer = Answer(reply.read(), reply.getheader("Content-Type", ""))
             if reply.status >= 300:

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class LambdaContext:
         self.memory_limit_in_mb = os.environ["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]
         self._deadline = int(headers["Lambda-Runtime-Deadline-Ms"])
 
-    @property
+    @cached_property
     def task(self) -> Any:
         """The task of this invocation."""
         from trace_etl.sdk import Task

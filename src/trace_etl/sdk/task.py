@@ -34,6 +34,8 @@ class Task:
         """The names of the inputs, which are tables in `query`."""
         self._outputs: dict[str, Mapping[str, Any]] = {o["name"]: o for o in event["outputs"]}
         self._connection = connection or BrokerConnection(os.environ["TRACE_SOCKET"])
+        # Several tasks of one attempt publish below the same prefix.
+        self._batch_prefix = f"batch-{os.urandom(8).hex()}"
         self._batches = 0
 
     def query(
@@ -58,7 +60,9 @@ class Task:
 
         A row with the unique key of an existing row replaces it. Raises CallFailed.
         """
-        target = self._outputs[output or _only(list(self._outputs), "output")]
+        chosen = output or _only(list(self._outputs), "output")
+        if (target := self._outputs.get(chosen)) is None:
+            raise CallFailed("unknown_output", f"the task has no output {chosen}")
         total = 0
         for lines in _pack(rows):
             self._publish_batch(target, lines)
@@ -67,9 +71,10 @@ class Task:
 
     def _publish_batch(self, target: Mapping[str, Any], lines: list[bytes]) -> None:
         content, storage = b"".join(lines), target["storage_ref"]
-        key = f"{storage['bucket']}/{storage['prefix']}batch-{self._batches:05d}.jsonl"
+        name = f"{self._batch_prefix}-{self._batches:05d}.jsonl"
+        key = f"{storage['bucket']}/{storage['prefix']}{name}"
         self._batches += 1
-        self.put_object(f"s3://{key}", content)
+        self._put(f"s3://{key}", content, {"If-None-Match": "*"})
         self._connection.call(
             "/v1/task/buffer-publish",
             {
@@ -91,7 +96,11 @@ class Task:
 
     def put_object(self, url: str, content: bytes) -> None:
         """Write an object below the scratch or export prefix, or an output. Raises CallFailed."""
-        self._connection.send("PUT", _object_path(url), content, "application/octet-stream")
+        self._put(url, content, {})
+
+    def _put(self, url: str, content: bytes, conditions: Mapping[str, str]) -> None:
+        headers = {"Content-Type": "application/octet-stream", **conditions}
+        self._connection.send("PUT", _object_path(url), content, headers)
 
     @property
     def scratch_url(self) -> str:

@@ -1,7 +1,7 @@
 """Find the output columns of a DAG's jobs with Spark's analyser, without reading rows."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -81,20 +81,28 @@ class _EmptyContext(OperatorContext):
 
 
 def analyse_dag(
-    spark: SparkSession, dag: Dag, published: Schemas, only: Collection[str] | None = None
+    spark: SparkSession,
+    dag: Dag,
+    published: Schemas,
+    only: Collection[str] | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, count: None,
 ) -> Analysis:
     """Analyse each job after its upstream jobs. `spark` must be a session used only for this.
 
-    `only` restricts the analysis to these jobs and their upstream jobs.
+    `only` restricts the analysis to these jobs and their upstream jobs. `on_progress` is called with the
+    number of jobs that are done, and of all.
     """
     analysis = Analysis()
     forwarders = {job.name for job in dag.jobs if job.operator in FORWARDERS}
     selected = {job.name for job in dag.jobs} if only is None else add_upstream_jobs(dag, only)
     waiting = [(n, job) for n, job in enumerate(dag.jobs) if job.name in selected - forwarders]
+    count, done = len(waiting), 0
     while waiting:
         ready = [entry for entry in waiting if _is_ready(entry[1], waiting)]
         for n, job in ready or waiting:
+            on_progress(done, count)
             _analyse_job(spark, n, job, published, forwarders, analysis)
+            done += 1
         waiting = [entry for entry in waiting if entry not in (ready or waiting)]
     return analysis
 

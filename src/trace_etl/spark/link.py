@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from trace_etl.api.task.events import Event
+from trace_etl.api.task.events import ChainHead, Event
+from trace_etl.model.task import Isolation
 
 
 class EmitEvents(Protocol):
@@ -34,9 +35,17 @@ def ignore_output(content: bytes) -> None:
     """Drop output: the default of `log`."""
 
 
+def ignore_isolation(level: Isolation) -> None:
+    """Drop the level: the default of `isolated`."""
+
+
 def keep_text(text: str) -> str:
     """Return the text: the default of `mask`."""
     return text
+
+
+def ignore_head(head: ChainHead) -> None:
+    """Report nothing: the default of `report_head`."""
 
 
 def never_paused() -> bool:
@@ -56,8 +65,12 @@ class DispatcherLink:
     """Returns the current capability token; heartbeats replace it."""
     is_paused: Callable[[], bool] = never_paused
     """Whether the job is paused. A long-running operator sends no events during a pause."""
+    report_head: Callable[[ChainHead], None] = ignore_head
+    """Reports how far a follower is. Raises TraceError once the lease is lost."""
     log: Callable[[bytes], None] = ignore_output
     """Keeps output of the attempt for people."""
+    isolated: Callable[[Isolation], None] = ignore_isolation
+    """Reports that the sandbox of the attempt has started, and its level."""
     mask: Callable[[str], str] = keep_text
     """Removes tokens and secrets from a text."""
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import ClassVar
 from uuid import UUID
 
 from py4j.protocol import Py4JError
@@ -17,7 +16,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import Scope, TaskPayload
 from trace_etl.dag.operators import OPERATORS, OperatorConfig
-from trace_etl.model.task import Isolation
 from trace_etl.spark.checks.run import check_files, checked_rows
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask, NothingCommitted, SparkLost, TaskCanceled
@@ -63,7 +61,6 @@ class _Run:
 class SparkRunner:
     """Runs tasks. One per worker process; `run` may be called from several threads."""
 
-    isolation: ClassVar[Isolation | None] = None
     settings: SparkSettings
     _runs: list[_Run] = field(default_factory=list[_Run], init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -102,12 +99,6 @@ class SparkRunner:
             threading.Thread(
                 target=self._cancel_jobs, args=[run], name="cancel", daemon=True
             ).start()
-
-    def cool(self) -> None:
-        """Stop Spark if no task runs. The next task starts it again."""
-        with self._lock:
-            if not self._runs:
-                self.session.pause()
 
     def close(self) -> None:
         """Stop Spark and its JVM."""

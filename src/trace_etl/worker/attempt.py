@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 import structlog
@@ -30,17 +30,10 @@ Interruption = Literal["lost", "canceled", "timeout", "stopped"]
 class Runner(Protocol):
     """Runs operators: in operator hosts, or in sandboxes."""
 
-    isolation: ClassVar[Isolation | None]
-    """How the code of its tasks is isolated. None: it is code of the platform."""
-
     def run(self, task: lifecycle.TaskPayload, link: DispatcherLink) -> lifecycle.TaskResult: ...
 
     def cancel(self, task_id: UUID, within: float) -> None:
         """Stop a task within these seconds, even if other tasks must be stopped with it."""
-        ...
-
-    def cool(self) -> None:
-        """Free what is kept warm for the next task. Called when the worker is idle for long."""
         ...
 
 
@@ -66,6 +59,10 @@ class Attempt:
     """The secrets that this worker may pass to operators. None: it runs untrusted code."""
 
     _ended: threading.Event = field(default_factory=threading.Event)
+    _changed: threading.Event = field(default_factory=threading.Event)
+    """Set when the attempt has ended, or its sandbox has started: wakes the thread of heartbeats."""
+    _isolation: Isolation | None = None
+    """How the code of this attempt is isolated. None: it is code of the platform, or has not started."""
     _interruption: Interruption | None = None
     _is_paused: bool = False
     """Whether the job was paused at the last heartbeat."""
@@ -99,6 +96,7 @@ class Attempt:
         heartbeat.start()
         body = self._run_operator()
         self._ended.set()
+        self._changed.set()
         heartbeat.join()
         self._log.flush(is_end=True)
         # Report a finished result even without the lease: it counts until the next attempt starts.
@@ -120,7 +118,9 @@ class Attempt:
                 self._fence.lease_token,
                 token=lambda: self._token,
                 is_paused=lambda: self._is_paused,
+                report_head=self._report_head,
                 log=self._log.write,
+                isolated=self._note_isolation,
                 mask=self._log.secrets.mask,
                 secrets=secrets,
             )
@@ -155,6 +155,11 @@ class Attempt:
         """Send events while the operator runs. Raises Refused when the lease is lost."""
         optional = {"invalidations": list(invalidations)} if invalidations else {}
         body = {**self._fence.model_dump(), "events": list(events), **optional}
+        self.client.events(task_events.Events.model_validate(body), self._token, self.stopping)
+
+    def _report_head(self, head: task_events.ChainHead) -> None:
+        """Report how far a follower is. Raises Refused when the lease is lost."""
+        body = {**self._fence.model_dump(), "chain_head": head}
         self.client.events(task_events.Events.model_validate(body), self._token, self.stopping)
 
     def _publish(
@@ -210,8 +215,7 @@ class Attempt:
         )
 
     def _make_body(self, status: str, **fields: object) -> lifecycle.Complete:
-        level = self.runner.isolation
-        isolation = {"isolation": level} if level is not None else {}
+        isolation = {"isolation": self._isolation} if self._isolation is not None else {}
         return lifecycle.Complete.model_validate(
             {**self._fence.model_dump(), "status": status, **isolation, **fields}
         )
@@ -256,7 +260,10 @@ class Attempt:
         while self._interruption is None:
             now = time.monotonic()
             until = min(deadline, next_heartbeat, now + _CHECK_STOP_SECONDS)
-            if self._ended.wait(max(0.0, until - now)):
+            if self._changed.wait(max(0.0, until - now)):
+                self._changed.clear()
+                next_heartbeat = now  # it reports the isolation at once
+            if self._ended.is_set():
                 return
             self._log.flush()
             if self.stopping.is_set():
@@ -271,7 +278,8 @@ class Attempt:
         """Extend the lease. Returns the seconds until the next heartbeat: fewer after a failure."""
         interval = self.claimed.task.heartbeat_seconds
         try:
-            reply = self.client.heartbeat(self._fence, self._token, timeout=max(1.0, interval))
+            body = lifecycle.Heartbeat(**self._fence.model_dump(), isolation=self._isolation)
+            reply = self.client.heartbeat(body, self._token, timeout=max(1.0, interval))
         except Unreachable as error:
             # The lease may outlast the outage: continue, and let the Dispatcher's fence decide.
             self._failed_heartbeats += 1
@@ -288,6 +296,11 @@ class Attempt:
         if reply.cancel_requested:
             self._interrupt("canceled")
         return interval
+
+    def _note_isolation(self, level: Isolation) -> None:
+        """Report at once how the code is isolated: the attempt may end without a report."""
+        self._isolation = level
+        self._changed.set()
 
     def _send_output(self, position: int, text: str) -> bool:
         """Send a part of the output. False: the Dispatcher does not answer, so it is sent later."""

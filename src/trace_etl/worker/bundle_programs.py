@@ -16,8 +16,9 @@ BOOTSTRAP = "bootstrap"
 _EVENT = f"{SOCKETS}/event.json"
 _HEAP_SHARE = 0.75
 """The part of the memory limit that V8 uses for objects. The rest is for code, buffers and stacks."""
-_MAX_LIFE = 3600
-"""Seconds after which an environment ends, even if it is used."""
+_LIFE = 3600.0
+"""Seconds after which an environment ends. One whose first invocation may take longer has time for it."""
+_START_SECONDS = 60.0
 _PYTHON_CLIENT = ("-u", f"{MODULES}/trace_etl/sdk/lambda_client.py", BUNDLE)
 _NODE_CLIENT = (f"{NODE_MODULES}/trace-etl/lambda_client.js", BUNDLE)
 NODE_ENDINGS = (".js", ".mjs", ".cjs", ".ts", ".mts", ".cts")
@@ -51,12 +52,15 @@ def node_command(runtime: Runtime) -> list[str]:
     return [NODE, f"--max-old-space-size={int(runtime.memory_mib * _HEAP_SHARE)}"]
 
 
-def make_lambda_program(function: TaskFunction, bundle: Path, runtime: Runtime) -> Program:
+def make_lambda_program(
+    function: TaskFunction, bundle: Path, runtime: Runtime, timeout: float
+) -> Program:
     """Return the program of a Lambda environment, which serves many invocations. Raises BundleRefused.
 
     An official runtime client in the bundle comes first, then the client of the SDK.
     """
-    limits = replace(_make_limits(runtime), cpu_seconds=_MAX_LIFE, wall_seconds=_MAX_LIFE)
+    life = max(_LIFE, timeout + _START_SECONDS)
+    limits = replace(_make_limits(runtime), wall_seconds=life)
     program = _find_lambda_program(function, bundle, runtime, limits)
     environment = {
         "AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{runtime_api.PORT}",

@@ -8,7 +8,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ _log = structlog.stdlib.get_logger()
 _START_SECONDS = 60.0
 _SUSPEND_AFTER = 0.1
 """Seconds without an invocation after which the processes of an environment are stopped."""
-_MAX_AGE = 3000.0
+_CHECK_SECONDS = 60.0
 Start = Callable[[Program, Callable[[bytes], None]], RunningProgram]
 
 
@@ -52,7 +52,8 @@ class Environment:
         self, place: Path, program: Program, upstream: PlatformClients, start: Start
     ) -> None:
         """Start the program in `place`, which has the bundle. Raises TraceError, OSError."""
-        self.place, self.born, self.used = place, time.monotonic(), time.monotonic()
+        self.place, self.used = place, time.monotonic()
+        self.ends = time.monotonic() + program.limits.wall_seconds
         self.is_suspended = False
         self._tail, self._on_output = bytearray(), _drop
         self._ended: Ended | TraceError | OSError | None = None
@@ -115,9 +116,9 @@ class Environment:
         """End all processes at once."""
         self._process.kill()
 
-    def is_usable(self) -> bool:
-        """Return whether another invocation may run here."""
-        return self.ended is None and time.monotonic() - self.born < _MAX_AGE
+    def is_usable(self, seconds: float = 0.0) -> bool:
+        """Return whether another invocation may run here, for as long as this."""
+        return self.ended is None and time.monotonic() + seconds < self.ends
 
     def _write(self, part: bytes) -> None:
         self._tail += part
@@ -165,8 +166,8 @@ class EnvironmentPool:
     upstream: PlatformClients
     start: Start
     max_environments: int
-    idle_seconds: float | None
-    """How long an idle environment is kept. None: as long as there is room."""
+    idle_limits: Mapping[str, float | None]
+    """How long an idle environment of each runtime is kept. None: as long as there is room."""
     _idle: dict[EnvironmentKey, list[Environment]] = field(
         default_factory=dict[EnvironmentKey, list[Environment]]
     )
@@ -177,13 +178,18 @@ class EnvironmentPool:
     def __post_init__(self) -> None:
         threading.Thread(target=self._tend, name="environments", daemon=True).start()
 
-    def take(self, key: EnvironmentKey, prepare: Callable[[Path], Program]) -> Environment:
-        """Return an idle environment of this key, else a new one. Raises TraceError, OSError."""
+    def take(
+        self, key: EnvironmentKey, seconds: float, prepare: Callable[[Path], Program]
+    ) -> Environment:
+        """Return an environment of this key for an invocation of at most `seconds`.
+
+        It is an idle one that lives for so long, else a new one. Raises TraceError, OSError.
+        """
         with self._changed:
             self._busy += 1
             idle = self._idle.get(key, [])
             while idle:
-                if (found := idle.pop()).is_usable():
+                if (found := idle.pop()).is_usable(seconds):
                     return found
                 found.kill()
             self._make_room()
@@ -208,26 +214,22 @@ class EnvironmentPool:
                 return
         environment.kill()
 
-    def cool(self) -> None:
-        """End all idle environments."""
-        with self._changed:
-            ending = [e for idle in self._idle.values() for e in idle]
-            self._idle.clear()
-        for environment in ending:
-            environment.kill()
-
     def close(self) -> None:
         """End all idle environments, and keep none from now on."""
         self._closed.set()
-        self.cool()
         with self._changed:
+            ending = [e for idle in self._idle.values() for e in idle]
+            self._idle.clear()
             self._changed.notify_all()
+        for environment in ending:
+            environment.kill()
 
     def _make_room(self) -> None:
         """End the idle environments that were unused for longest, if there are too many."""
         entries = [(e.used, key, e) for key, idle in self._idle.items() for e in idle]
         entries.sort(key=lambda entry: entry[0])
-        for _, key, environment in entries[: len(entries) + self._busy - self.max_environments]:
+        surplus = max(0, len(entries) + self._busy - self.max_environments)
+        for _, key, environment in entries[:surplus]:
             self._idle[key].remove(environment)
             environment.kill()
 
@@ -243,13 +245,19 @@ class EnvironmentPool:
                         environment.suspend_if_idle()
 
     def _next_check(self) -> float:
-        return 60.0 if self.idle_seconds is None else max(1.0, self.idle_seconds / 4)
+        now = time.monotonic()
+        ends = [e.used + self._limit(key) - now for key, idle in self._idle.items() for e in idle]
+        return max(0.0, min([_CHECK_SECONDS, *ends]))
+
+    def _limit(self, key: EnvironmentKey) -> float:
+        limit = self.idle_limits[key.runtime]
+        return float("inf") if limit is None else limit
 
     def _end_old(self) -> None:
         now = time.monotonic()
         for key, idle in list(self._idle.items()):
-            limit = float("inf") if self.idle_seconds is None else self.idle_seconds
-            old = [e for e in idle if not e.is_usable() or now - e.used > limit]
+            limit = self._limit(key)
+            old = [e for e in idle if not e.is_usable() or now - e.used >= limit]
             for environment in old:
                 idle.remove(environment)
                 environment.kill()

@@ -28,6 +28,10 @@ SHOWN_OUTPUT = 4000
 class RunningProgram(Protocol):
     """A program in a sandbox: in this process, or in the spawner."""
 
+    def wait_for_start(self) -> bool:
+        """Wait until the program runs. False: the sandbox could not be made, and `wait` says why."""
+        ...
+
     def wait(self) -> Ended: ...
 
     def kill(self) -> None: ...
@@ -44,7 +48,7 @@ class FunctionFailed(TraceError, code="function_failed", retryable=True):
 
 
 class FunctionOverLimit(TraceError, code="function_over_limit"):
-    """The function used more memory or time than it may."""
+    """The function used more memory than it may."""
 
 
 class BundleUnavailable(TraceError, code="bundle_unavailable", retryable=True):
@@ -79,10 +83,12 @@ class Bundles:
 
 
 def raise_if_refused(output: str) -> None:
-    """Raise SandboxUnavailable, with the fix, if bubblewrap itself failed: the function did not start."""
-    if output.startswith(_BWRAP):
-        problem = output.removeprefix(_BWRAP).partition("\n")[0]
-        raise SandboxUnavailable(f"no sandbox could be made: {problem}", explain_namespaces())
+    """Raise SandboxUnavailable, with the fix, if a program that did not start left a message."""
+    if lines := output.strip().splitlines():
+        problem = lines[-1].removeprefix(_BWRAP)
+        raise SandboxUnavailable(
+            f"no sandbox could be made: {problem}", explain_namespaces(problem)
+        )
 
 
 def over_memory(runtime: Runtime, name: str) -> FunctionOverLimit:

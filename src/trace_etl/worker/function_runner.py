@@ -6,14 +6,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
 from uuid import UUID
 
 import structlog
 
 from trace_etl.api.task.lifecycle import TaskPayload, TaskResult
 from trace_etl.api.task.payload import TaskFunction
-from trace_etl.model.task import Isolation
 from trace_etl.sandbox.broker import AttemptIdentity, Broker, PlatformClients
 from trace_etl.sandbox.bubblewrap import BUNDLE, SOCKETS, Shown
 from trace_etl.sandbox.process import Ended, Program
@@ -36,7 +34,6 @@ _log = structlog.stdlib.get_logger()
 class FunctionRunner:
     """Runs each attempt in a sandbox of its own."""
 
-    isolation: ClassVar[Isolation | None] = "namespaces"
     bundles: Bundles
     upstream: PlatformClients
     directory: Path
@@ -69,9 +66,6 @@ class FunctionRunner:
             process = self._running.get(task_id)
         if process is not None:
             process.kill()
-
-    def cool(self) -> None:
-        """Do nothing: each attempt has a sandbox of its own, and none is kept."""
 
     @contextmanager
     def _make_directory(self, task: TaskPayload) -> Generator[Path]:
@@ -114,7 +108,13 @@ class FunctionRunner:
             if task.task_id in self._canceled:
                 raise FunctionFailed("canceled before it started")
             process = self._running[task.task_id] = self.start(program, link.log)
-        return process.wait()
+        if process.wait_for_start():
+            link.isolated("namespaces")
+            return process.wait()
+        ended = process.wait()
+        if ended.reason == "exited":
+            raise_if_refused(ended.output.decode("utf-8", "replace"))
+        return ended
 
     def _check(self, task: TaskPayload, ended: Ended, link: DispatcherLink) -> None:
         """Raise the error of a function that did not succeed."""
@@ -129,7 +129,6 @@ class FunctionRunner:
         if ended.reason == "memory":
             raise over_memory(self.bundles.runtime(task), task.runtime)
         if ended.reason != "exited" or ended.exit_code != 0:
-            raise_if_refused(output)
             how = f"exit code {ended.exit_code}" if ended.reason == "exited" else ended.reason
             raise FunctionFailed(f"{how}: {output[-SHOWN_OUTPUT:].strip() or 'no output'}")
 

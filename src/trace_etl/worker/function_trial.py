@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
@@ -19,6 +19,7 @@ from uuid import UUID, uuid4, uuid5
 import httpx
 from pydantic import ValidationError
 
+from trace_etl.api.task.credentials import OBJECTS_PATH, Credentials
 from trace_etl.api.task.invocation import Invocation
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.dag.runtimes import Runtime
@@ -37,6 +38,7 @@ from trace_etl.worker.lambda_runner import LambdaRunner
 RunQuery = Callable[[str, Any], httpx.Response]
 """Runs one SELECT with its parameters on a stack."""
 _ROOT = "trial"
+_CREDENTIALS_LIFE = timedelta(hours=1)
 _NAMES = UUID("5a1e3e0c-6a2c-4c59-9d3c-0f3c5c1f7f11")
 _WITH = re.compile(r"\s*with\s+(recursive\s+)?", re.IGNORECASE)
 
@@ -177,7 +179,8 @@ def _run(
     )
     if bundles.runtime(task).launcher != "lambda":
         return FunctionRunner(bundles, upstream, place, start).run(task, link)
-    pool = EnvironmentPool(place, upstream, start, max_environments=1, idle_seconds=None)
+    limits = {task.runtime: None}
+    pool = EnvironmentPool(place, upstream, start, max_environments=1, idle_limits=limits)
     runner = LambdaRunner(bundles, pool)
     timer = threading.Timer(task.timeout_seconds, runner.cancel, [task.task_id])
     timer.start()
@@ -199,27 +202,33 @@ class _TrialPlatform(httpx.BaseTransport):
         query: RunQuery,
     ) -> None:
         self._trial, self._outputs, self._views, self._query = trial, outputs, views, query
+        self._written: set[str] = set()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         path, content = request.url.path, request.read()
         if path == "/v1/task/query":
             body = json.loads(content)
             return self._query(_with_views(body["sql"], self._views), body.get("params"))
-        if path.startswith("/v1/task/objects/"):
-            return self._serve_object(request.method, path, content)
+        if path.startswith(OBJECTS_PATH):
+            return self._serve_object(request, path, content)
+        if path == "/v1/task/credentials":
+            return _offer_objects(json.loads(content))
         if path == "/v1/task/buffer-publish":
             return self._publish(json.loads(content))
         if path == "/v1/task/events":
             self._trial.events += json.loads(content)["events"]
         return httpx.Response(200, json={"cancel_requested": False})
 
-    def _serve_object(self, method: str, path: str, content: bytes) -> httpx.Response:
-        url = "s3://" + unquote(path.removeprefix("/v1/task/objects/"))
-        if method == "PUT":
+    def _serve_object(self, request: httpx.Request, path: str, content: bytes) -> httpx.Response:
+        url = "s3://" + unquote(path.removeprefix(OBJECTS_PATH))
+        if request.method == "PUT":
+            if request.headers.get("if-none-match") == "*" and url in self._written:
+                return _refuse(412, "precondition_failed", f"{url} exists")
+            self._written.add(url)
             self._trial.objects[url] = content
         if (found := self._trial.objects.get(url)) is None:
             return _refuse(404, "not_found", f"no object {url}; a trial has only what it wrote")
-        return httpx.Response(200, content=b"" if method == "PUT" else found)
+        return httpx.Response(200, content=b"" if request.method == "PUT" else found)
 
     def _publish(self, body: Mapping[str, Any]) -> httpx.Response:
         output = self._outputs.get(body["dataset_uuid"])
@@ -229,6 +238,21 @@ class _TrialPlatform(httpx.BaseTransport):
         rows = [json.loads(line) for line in batch.splitlines()]
         self._trial.published.setdefault(output, []).extend(rows)
         return httpx.Response(200, json={})
+
+
+def _offer_objects(body: Mapping[str, Any]) -> httpx.Response:
+    """Answer that objects are read and written by the object calls."""
+    scratch, export = (_storage(f"{kind}/{body['task_id']}/") for kind in ("scratch", "exports"))
+    offer = Credentials(
+        kind="objects",
+        expires_at=datetime.now(UTC) + _CREDENTIALS_LIFE,
+        read_prefixes=[],
+        write_prefixes=[],
+        scratch_prefix=f"s3://{scratch['bucket']}/{scratch['prefix']}",
+        export_prefix=f"s3://{export['bucket']}/{export['prefix']}",
+        objects_path=OBJECTS_PATH,
+    )
+    return httpx.Response(200, json=offer.model_dump(mode="json"))
 
 
 def _with_views(sql: str, views: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ import structlog
 
 from trace_etl import landlock, logs
 from trace_etl.http.dispatcher_client import DispatcherClient, token_reader
+from trace_etl.http.thread_safe_transport import ThreadSafeTransport
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.sandbox.broker import PlatformClients
@@ -40,8 +41,8 @@ def main() -> int:
     spawner = Spawner(socket.socket(fileno=cfg.spawner_fd))
     tls = ssl.create_default_context(cafile=str(cfg.tls_ca))
     with (
-        httpx.Client(base_url=cfg.dispatcher_url, verify=tls, trust_env=False) as dispatcher,
-        httpx.Client(base_url=cfg.query_url, verify=tls, trust_env=False) as query,
+        _connect(cfg.dispatcher_url, tls) as dispatcher,
+        _connect(cfg.query_url, tls) as query,
     ):
         upstream = PlatformClients(dispatcher, query)
         bundles = Bundles(cfg.open_objects(), served.entries)
@@ -55,6 +56,10 @@ def main() -> int:
     return 0
 
 
+def _connect(url: str, tls: ssl.SSLContext) -> httpx.Client:
+    return httpx.Client(base_url=url, transport=ThreadSafeTransport(tls), trust_env=False)
+
+
 @contextmanager
 def accept_invocations(
     cfg: FunctionSettings, upstream: PlatformClients, spawner: Spawner, stop: threading.Event
@@ -66,17 +71,22 @@ def accept_invocations(
         return
     token = token_reader(cfg.worker_token_file)
     client = DispatcherClient(cfg.dispatcher_url, cfg.tls_ca, token, BACKOFF)
-    pool = EnvironmentPool(
-        cfg.functions_dir, upstream, spawner.start, served.slots, served.idle_seconds
-    )
+    limits = {name: entry.idle_timeout for name, entry in served.entries.items()}
+    pool = EnvironmentPool(cfg.functions_dir, upstream, spawner.start, served.slots, limits)
     runner = LambdaRunner(Bundles(cfg.open_objects(), served.entries), pool)
     server = InvocationServer(
-        cfg.invoker_socket, cfg.make_unique_id(), token, client, runner, served.entries, stop
+        cfg.invoker_socket,
+        cfg.make_unique_id(),
+        token,
+        client,
+        runner,
+        served.entries,
+        stop,
+        cfg.drain_seconds,
     )
     try:
         yield
     finally:
-        stop.set()
         server.close()
         client.close()
 

@@ -21,6 +21,7 @@ from trace_etl.api.task.invocation import Invocation
 from trace_etl.dag.runtimes import Runtime
 from trace_etl.http.dispatcher_client import DispatcherClient
 from trace_etl.sandbox.strict_http import (
+    MAX_BODY,
     RequestRefused,
     StrictAnswer,
     StrictRequest,
@@ -46,8 +47,12 @@ class InvocationServer:
     runner: LambdaRunner
     runtimes: Mapping[str, Runtime]
     stop: threading.Event
+    """Set when the worker shuts down: nothing more is accepted."""
+    drain_seconds: float
+    """How long running invocations may go on then. After that they are interrupted."""
     _running: set[tuple[UUID, int]] = field(default_factory=set[tuple[UUID, int]])
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _interrupt: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self._slots = sum(runtime.slots for runtime in self.runtimes.values())
@@ -56,17 +61,30 @@ class InvocationServer:
         listener = listen_at(self.path)
         self.path.chmod(0o600)
         self._server = StrictServer(listener, self._answer, max_connections=_CONNECTIONS)
+        self._drainer = threading.Thread(target=self._drain, name="drain", daemon=True)
+        self._drainer.start()
 
     def close(self) -> None:
-        """Accept nothing more, and wait for the invocations that run."""
+        """Accept nothing more, and wait for the invocations that run, at most `drain_seconds` after `stop`."""
+        self.stop.set()
+        self._drainer.join()
         self._server.close()
         self._threads.shutdown(wait=True)
         self.runner.environments.close()
+
+    def _drain(self) -> None:
+        """Wait for `stop`, then let running invocations end, or interrupt them."""
+        self.stop.wait()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, timeout=self.drain_seconds)
+            self._interrupt.set()
 
     def _answer(self, request: StrictRequest) -> StrictAnswer:
         presented = request.headers.get("x-trace-worker-token", "")
         if not hmac.compare_digest(presented.encode(), self.token().encode()):
             raise RequestRefused(401, "unauthenticated", "X-Trace-Worker-Token is not valid")
+        if self.stop.is_set():
+            raise RequestRefused(503, "unavailable", "the worker is shutting down")
         if (request.method, request.target) == ("GET", "/worker"):
             return _answer_json(200, {"worker_id": self.worker_id})
         found = _INVOKE.fullmatch(request.target)
@@ -78,27 +96,29 @@ class InvocationServer:
             raise RequestRefused(
                 404, "not_found", f"no runtime {found[1]} with the launcher lambda"
             )
-        self._start(_parse(request.body))
+        self._start(_parse(request.body.read_whole(MAX_BODY)))
         return StrictAnswer(202)
 
     def _start(self, invocation: Invocation) -> None:
         """Run the invocation in a thread. One that runs already is not started again."""
         attempt = (invocation.task_id, invocation.attempt)
-        with self._lock:
+        with self._changed:
+            if self._interrupt.is_set():
+                raise RequestRefused(503, "unavailable", "the worker is shutting down")
             if attempt in self._running:
                 return
             if len(self._running) >= self._slots:
                 raise RequestRefused(429, "too_many_requests", "all slots are in use")
             self._running.add(attempt)
-        work = Attempt(
-            invocation.claimed(), self.client, self.runner, self.stop, _keep_nothing, self.client
-        )
+        claimed, client = invocation.claimed(), self.client
+        work = Attempt(claimed, client, self.runner, self._interrupt, _keep_nothing, client)
         future = self._threads.submit(work.run)
         future.add_done_callback(lambda done: self._end(attempt, done))
 
     def _end(self, attempt: tuple[UUID, int], future: Future[bool]) -> None:
-        with self._lock:
+        with self._changed:
             self._running.discard(attempt)
+            self._changed.notify_all()
         if error := future.exception():
             _log.error("attempt_crashed", task_id=str(attempt[0]), error=repr(error))
 

@@ -5,7 +5,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -13,7 +13,6 @@ import structlog
 from trace_etl.api.task.invocation import Invocation
 from trace_etl.api.task.lifecycle import TaskPayload, TaskResult
 from trace_etl.api.task.payload import TaskFunction
-from trace_etl.model.task import Isolation
 from trace_etl.sandbox.broker import AttemptIdentity
 from trace_etl.sandbox.process import Ended, Program
 from trace_etl.sandbox.runtime_api import InvocationRequest
@@ -29,7 +28,6 @@ _log = structlog.stdlib.get_logger()
 class LambdaRunner:
     """Runs each invocation in an environment of its function, warm if there is one."""
 
-    isolation: ClassVar[Isolation | None] = "lambda"
     bundles: Bundles
     environments: EnvironmentPool
     _running: dict[UUID, Environment] = field(default_factory=dict[UUID, Environment])
@@ -41,13 +39,15 @@ class LambdaRunner:
         if not isinstance(task, Invocation) or not (task.udf and link.token and link.lease_token):
             raise BundleRefused(f"the task of the operator {task.operator} names no bundle")
         key, function = make_key(task, task.udf), task.udf
-        environment = self.environments.take(key, lambda place: self._prepare(task, place))
+        timeout = float(task.timeout_seconds)
+        environment = self.environments.take(key, timeout, lambda place: self._prepare(task, place))
         is_clean = False
         try:
             with self._lock:
                 if task.task_id in self._canceled:
                     raise FunctionFailed("canceled before it started")
                 self._running[task.task_id] = environment
+            link.isolated("lambda")
             identity = AttemptIdentity(task.task_id, task.attempt, link.lease_token, link.token)
             request = _make_request(task, function)
             result = environment.invoke(request, identity, link.log)
@@ -68,14 +68,11 @@ class LambdaRunner:
         if environment is not None:
             environment.kill()
 
-    def cool(self) -> None:
-        """End all idle environments."""
-        self.environments.cool()
-
     def _prepare(self, task: TaskPayload, place: Path) -> Program:
         assert task.udf
         self.bundles.unpack(task.udf, place / "bundle")
-        return make_lambda_program(task.udf, place / "bundle", self.bundles.runtime(task))
+        runtime, timeout = self.bundles.runtime(task), float(task.timeout_seconds)
+        return make_lambda_program(task.udf, place / "bundle", runtime, timeout)
 
     def _check(
         self, task: TaskPayload, environment: Environment, error: str, link: DispatcherLink

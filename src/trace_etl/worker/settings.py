@@ -82,8 +82,6 @@ class ServedRuntimes:
     queues: Mapping[str, int]
     """The slots of each queue. Runtimes that share a queue share its slots."""
     slots: int
-    idle_seconds: int | None
-    """How long this worker stays warm without a task. None: always."""
 
     @classmethod
     def of(cls, registry: Runtimes, names: Sequence[str], slots: int | None) -> "ServedRuntimes":
@@ -92,10 +90,19 @@ class ServedRuntimes:
         for name, entry in entries.items():
             queue = registry.queue_of(name)
             queues[queue] = slots or max(entry.slots, queues.get(queue, 0))
-        idle = [entry.idle_timeout for entry in entries.values()]
-        never = None in idle or not idle
-        longest = None if never else max(seconds for seconds in idle if seconds is not None)
-        return cls(entries, queues, slots or max(1, sum(queues.values())), longest)
+        return cls(entries, queues, slots or max(1, sum(queues.values())))
+
+    def idle_limit(self, runtime: str = "") -> float:
+        """Return how many seconds a host with Spark stays after a task of this runtime.
+
+        Runtimes without Spark have no limit of their own: the longest one counts.
+        """
+        limits = {
+            name: float("inf") if entry.idle_timeout is None else float(entry.idle_timeout)
+            for name, entry in self.entries.items()
+            if entry.launcher == "spark"
+        }
+        return limits.get(runtime, max(limits.values(), default=float("inf")))
 
 
 class AllowedPaths(BaseModel):

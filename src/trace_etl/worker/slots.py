@@ -1,9 +1,11 @@
 """The worker's loop: receive a wake-up, claim its task, run it in a free slot."""
 
 import threading
-import time
 from collections import Counter
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
@@ -21,7 +23,7 @@ from trace_etl.http.dispatcher_client import (
     token_reader,
 )
 from trace_etl.policy.retry import Backoff
-from trace_etl.queues.queue import Message, Queue, QueueConsumer, QueueUnavailable
+from trace_etl.queues.queue import Message, Queue, QueueConsumer, QueueUnavailable, endless_queue
 from trace_etl.secret_store import SecretStore
 from trace_etl.worker.attempt import Attempt, Runner
 from trace_etl.worker.completions import Completions
@@ -44,9 +46,10 @@ def work(
     runner: Runner,
     stop: threading.Event,
     secrets: SecretStore | None = None,
+    served: ServedRuntimes | None = None,
 ) -> None:
     """Run attempts until `stop` is set."""
-    served = cfg.served()
+    served = served or cfg.served()
     worker_id = cfg.make_unique_id()
     consumer = queue.consumer(list(served.queues), worker_id)
     client = DispatcherClient(
@@ -66,6 +69,31 @@ def work(
     finally:
         consumer.close()
         client.close()
+
+
+@contextmanager
+def work_on_endless(
+    cfg: ConnectionSettings,
+    queue: Queue,
+    runner: Runner,
+    stop: threading.Event,
+    secrets: SecretStore | None = None,
+) -> Generator[None]:
+    """Run the tasks that never end beside the block: they wait for no slot, nor until Spark is warm.
+
+    Sets `stop` when the block ends, or if this work fails.
+    """
+    served = cfg.served()
+    queues = {endless_queue(name): _MAX_ENDLESS for name in served.queues}
+    endless = replace(served, queues=queues, slots=_MAX_ENDLESS)
+    with ThreadPoolExecutor(1, "endless-slots") as thread:
+        working = thread.submit(work, cfg, queue, runner, stop, secrets, endless)
+        working.add_done_callback(lambda _: stop.set())
+        try:
+            yield
+        finally:
+            stop.set()
+            working.result()
 
 
 class Slots:
@@ -100,7 +128,6 @@ class Slots:
         self._used: Counter[str] = Counter()
         """Attempts that run, by queue."""
         self._changed = threading.Condition()
-        self._idle_since: float | None = time.monotonic()
         self._threads = ThreadPoolExecutor(served.slots, thread_name_prefix="slot")
         self._endless = ThreadPoolExecutor(_MAX_ENDLESS, thread_name_prefix="endless")
 
@@ -126,10 +153,10 @@ class Slots:
         if not queues:
             self._consumer.stay_connected()  # a worker without a connection counts as gone
             return
+        if self._stop.is_set():
+            return
         # Look again soon for a queue whose slots are all used now.
         wait = _WAIT if len(queues) == len(self._served.queues) else _CHECK_SLOTS
-        if self._served.idle_seconds is not None:
-            wait = min(wait, timedelta(seconds=max(1, self._served.idle_seconds)))
         messages = self._consumer.receive(
             limit=min(_MAX_CLAIMS, *queues.values()),
             visibility=_VISIBILITY,
@@ -138,8 +165,6 @@ class Slots:
             queues=list(queues),
         )
         self._claim(messages)
-        if not messages:
-            self._cool_if_idle()
 
     def _wait_for_slot(self) -> dict[str, int]:
         """Return the queues with free slots, and their number. Waits a second for the first one."""
@@ -151,16 +176,6 @@ class Slots:
         room = self._served.slots - self._used.total()
         free = {queue: slots - self._used[queue] for queue, slots in self._served.queues.items()}
         return {queue: min(room, slots) for queue, slots in free.items() if min(room, slots) > 0}
-
-    def _cool_if_idle(self) -> None:
-        limit = self._served.idle_seconds
-        with self._changed:
-            since = self._idle_since
-            if limit is None or since is None or time.monotonic() - since < limit:
-                return
-            self._idle_since = None  # once, until the next task
-        _log.info("worker_idle", seconds=limit)
-        self._runner.cool()
 
     def _claim(self, messages: list[Message]) -> None:
         """Claim the tasks that wake-ups name, and start those whose claim succeeds."""
@@ -219,7 +234,6 @@ class Slots:
             return
         with self._changed:
             self._used[message.queue] += 1
-            self._idle_since = None
         future = self._threads.submit(self._run, attempt, message)
         future.add_done_callback(partial(self._free_slot, message.queue))
 
@@ -242,8 +256,6 @@ class Slots:
     def _free_slot(self, queue: str, future: Future[None]) -> None:
         with self._changed:
             self._used[queue] -= 1
-            if not self._used.total():
-                self._idle_since = time.monotonic()
             self._changed.notify_all()
         _log_crash(future)
 

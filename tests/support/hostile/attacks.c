@@ -13,11 +13,13 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/msg.h>
 #include <sys/mount.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -125,6 +127,17 @@ static long count_events_of_the_processor(void) {
 }
 static long handle_page_faults(void) { return syscall(SYS_userfaultfd, 0); }
 static long make_a_file_in_memory(void) { return memfd_create("hidden", 0); }
+static long keep_memory_in_no_process(void) { return shmget(IPC_PRIVATE, 1 << 20, IPC_CREAT | 0600); }
+static long keep_messages_in_the_kernel(void) { return msgget(IPC_PRIVATE, IPC_CREAT | 0600); }
+static long keep_semaphores_in_the_kernel(void) { return semget(IPC_PRIVATE, 10, IPC_CREAT | 0600); }
+static long keep_messages_in_a_posix_queue(void) { return syscall(SYS_mq_open, "hidden", O_CREAT | O_RDWR, 0600, 0); }
+static long find_a_message_queue_of_the_host(void) { return msgget(number("IPC_KEY"), 0); }
+static long find_shared_memory_of_the_host(void) { return shmget(number("IPC_KEY"), 0, 0); }
+static long open_too_many_files(void) {
+  for (long n = 0; n <= number("OPEN_FILES"); n++)
+    if (open("/dev/null", O_RDONLY) < 0) return -1;
+  return 0;
+}
 static long load_a_module(void) { return syscall(SYS_init_module, "", 0, ""); }
 static long start_another_kernel(void) { return syscall(SYS_kexec_load, 0, 0, 0, 0); }
 static long restart_the_machine(void) { return syscall(SYS_reboot, 0xfee1dead, 672274793, 0, 0); }
@@ -206,6 +219,10 @@ static const struct { const char *name; long (*run)(void); } attacks[] = {
     ATTACK(pivot_the_root), ATTACK(unmount_the_root), ATTACK(add_a_key), ATTACK(join_a_keyring),
     ATTACK(load_a_bpf_program), ATTACK(start_io_uring), ATTACK(count_events_of_the_processor),
     ATTACK(handle_page_faults), ATTACK(make_a_file_in_memory), ATTACK(load_a_module),
+    ATTACK(keep_memory_in_no_process), ATTACK(keep_messages_in_the_kernel),
+    ATTACK(keep_semaphores_in_the_kernel), ATTACK(keep_messages_in_a_posix_queue),
+    ATTACK(find_a_message_queue_of_the_host), ATTACK(find_shared_memory_of_the_host),
+    ATTACK(open_too_many_files),
     ATTACK(start_another_kernel), ATTACK(restart_the_machine), ATTACK(change_the_clock),
     ATTACK(change_the_personality), ATTACK(type_into_the_terminal), ATTACK(take_real_time_priority),
     ATTACK(raise_a_limit), ATTACK(lock_memory), ATTACK(remove_the_call_filter), ATTACK(allow_new_privileges),

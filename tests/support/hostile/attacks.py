@@ -201,6 +201,33 @@ def take_a_descriptor_of_pid_1() -> object:
     return _call(438, _call(434, 1, 0), 0, 0)
 
 
+@_attack
+def find_the_token_of_another_function() -> object:
+    wanted = f"TRACE_TASK_CAPABILITY_TOKEN={_TARGETS['token']}".encode()
+    found: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            found += [str(path)] if wanted in path.read_bytes() else []
+        except OSError:
+            continue
+    return found or _refused()
+
+
+@_attack
+def find_a_message_queue_of_the_host() -> object:
+    return _call_libc("msgget", _TARGETS["ipc_key"], 0)
+
+
+@_attack
+def find_shared_memory_of_the_host() -> object:
+    return _call_libc("shmget", _TARGETS["ipc_key"], 0, 0)
+
+
+@_attack
+def see_the_name_of_the_host() -> object:
+    return os.uname().nodename == _TARGETS["host"] or _refused()
+
+
 # --- privileges and the kernel ----------------------------------------------------------------
 
 
@@ -347,6 +374,50 @@ def allocate_memory() -> object:
         return len(mmap.mmap(-1, _TARGETS["memory_bytes"] + (64 << 20)))
     except (MemoryError, ValueError) as error:
         raise OSError(errno.ENOMEM, str(error)) from error
+
+
+@_attack
+def keep_memory_in_no_process() -> object:
+    return _call_libc("shmget", 0, 1 << 20, 0o1600)
+
+
+@_attack
+def keep_messages_in_the_kernel() -> object:
+    return _call_libc("msgget", 0, 0o1600)
+
+
+@_attack
+def keep_messages_in_a_posix_queue() -> object:
+    return _call_libc("mq_open", b"/hidden", os.O_CREAT | os.O_RDWR, 0o600, None)
+
+
+@_attack
+def keep_semaphores_in_the_kernel() -> object:
+    return _call_libc("semget", 0, 10, 0o1600)
+
+
+@_attack
+def write_a_large_file() -> object:
+    path = Path("/tmp/large")
+    try:
+        with path.open("wb", buffering=0) as file:
+            while file.tell() <= _TARGETS["file_bytes"]:
+                file.write(b"\0" * (1 << 20))
+            return file.tell()
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@_attack
+def open_too_many_files() -> object:
+    opened: list[int] = []
+    try:
+        for _ in range(_TARGETS["open_files"] + 1):
+            opened.append(os.open("/dev/null", os.O_RDONLY))
+        return len(opened)
+    finally:
+        for number in opened:
+            os.close(number)
 
 
 @_attack

@@ -1,6 +1,7 @@
 //! Raise an alert for every transfer of at least `at_least` units.
 //!
-//!     rustc -O -C target-feature=+crt-static -o ../bundle/bootstrap src/main.rs
+//!     mkdir -p target/native
+//!     rustc -O -C target-feature=+crt-static -o target/native/bootstrap src/main.rs
 //!
 //! The standard library only: the platform is reached by HTTP over one Unix socket.
 
@@ -63,13 +64,13 @@ fn publish(output: &Value, lines: &[String]) -> Result<()> {
     call("POST", "/v1/task/buffer-publish", &body).map(|_| ())
 }
 
-/// Send one request to the platform and return the body of the answer.
+/// Send one request to the platform and return the body of the answer. HTTP/1.0 has no chunks.
 fn call(method: &str, path: &str, body: &str) -> Result<String> {
     let mut socket = UnixStream::connect(variable("TRACE_SOCKET")?)?;
     let kind = if method == "PUT" { "application/octet-stream" } else { "application/json" };
     write!(
         socket,
-        "{method} {path} HTTP/1.1\r\nHost: trace\r\nConnection: close\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
+        "{method} {path} HTTP/1.0\r\nHost: trace\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )?;
     let mut answer = String::new();

@@ -118,6 +118,8 @@ class Invalidation(Request):
     end: Block | None = None
     filter: Filter | None = None
     reason: Reason = ""
+    is_reorganisation: bool = False
+    """The chain replaced these blocks, and the rows were written again. A reported defect never is one."""
     key: Key | None = Field(
         default=None,
         description="Idempotency key. A repeated key of the same task is the same invalidation, even "
@@ -148,10 +150,27 @@ def check_invalid_scope(
         raise ValueError("`filter` is allowed only with a `row_range`")
 
 
+MAX_BLOCK_TIME = 253_402_300_799
+"""The end of the year 9999, in seconds since 1970."""
+BlockTime = Annotated[int, Field(ge=0, le=MAX_BLOCK_TIME)]
+
+
+class ChainHead(Request):
+    """Extension: the head of the chain that a task follows, and how far the task is."""
+
+    head: Block
+    head_time: BlockTime
+    """Seconds since 1970, from the header of the block."""
+    position: Block | None = None
+    """The last block that the task has written."""
+    position_time: BlockTime | None = None
+
+
 class Events(Fenced):
     events: Annotated[list[Event], Field(max_length=5_000)] = []
     invalidations: Annotated[list[Invalidation], Field(max_length=1_000)] = []
     """Extension: data of its outputs that this attempt rewrote or found to be wrong."""
+    chain_head: ChainHead | None = None
 
 
 class EventsAccepted(Reply):

@@ -111,7 +111,9 @@ class Jwks(Reply):
 
 
 class Heartbeat(Fenced):
-    pass
+    isolation: Isolation | None = None
+    """Extension: how the untrusted code of the attempt is isolated, from the start of its sandbox. It is
+    recorded with the attempt, however that ends."""
 
 
 class HeartbeatAccepted(Reply):
@@ -213,7 +215,8 @@ class Complete(Fenced):
     """Extension: true if a `Failed` attempt could not begin yet, for example because its blocks are not
     final. It is retried and does not count as one of the job's `max_attempts`."""
     isolation: Isolation | None = None
-    """Extension: how the untrusted code of the attempt was isolated; null for code of the platform."""
+    """Extension: how the untrusted code of the attempt was isolated; null for code of the platform, and
+    if the sandbox did not start."""
     unreachable: bool = False
     """Extension: a `Failed` attempt found an endpoint that did not answer. It is retried for as long as
     the job allows, and does not count as an attempt."""

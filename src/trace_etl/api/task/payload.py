@@ -76,6 +76,7 @@ class InvalidScope(Reply):
     end: int | None = None
     filter: dict[str, Any] | None = None
     reason: str = ""
+    is_reorganisation: bool = False
 
 
 class Storage(Request):

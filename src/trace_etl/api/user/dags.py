@@ -11,9 +11,14 @@ from trace_etl.api.user.jobs import JobItem
 from trace_etl.api.user.rollouts import DagPlan
 
 
-class PlanRequest(UserRequest):
+class DagFile(UserRequest):
     text: Annotated[str, StringConstraints(max_length=1024 * 1024, pattern=r"^[^\x00]*$")]
     filename: Annotated[str, StringConstraints(max_length=1024)] = "dag.yaml"
+
+
+class PlanRequest(DagFile):
+    from_version: UUID | None = None
+    """Plan the way from this version of the DAG. Default: the deployed one."""
 
 
 class ColumnItem(UserRequest):
@@ -28,7 +33,7 @@ class OutputColumns(UserRequest):
     columns: Annotated[list[ColumnItem], FailFast(), Field(max_length=10_000)]
 
 
-class DeployRequest(PlanRequest):
+class DeployRequest(DagFile):
     base_version: UUID | None = None
     """The version that the plan was made for; null if the DAG was not deployed. The deploy is refused
     with 409 `deploy_conflict` if another version is deployed by then. Default: the current version."""

@@ -7,7 +7,7 @@ from pydantic import StringConstraints
 
 from trace_etl.api.body import Reply
 
-IdKind = Literal["task", "backfill", "batch"]
+IdKind = Literal["task", "backfill", "batch", "version"]
 IdPrefix = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{4}[0-9a-fA-F-]{0,32}$")]
 
 

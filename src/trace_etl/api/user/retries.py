@@ -1,6 +1,6 @@
 """Retries of failed tasks on request."""
 
-from typing import Annotated
+from typing import Annotated, Self
 from uuid import UUID
 
 from pydantic import Field, model_validator
@@ -10,23 +10,27 @@ from trace_etl.api.body import Name, Reply, UserRequest
 MAX_LISTED = 100
 
 
-class RetryRequest(UserRequest):
-    """Which failed tasks to retry. Every given field narrows the choice."""
+class TaskChoice(UserRequest):
+    """Which tasks to change. Every given field narrows the choice."""
 
     task_ids: Annotated[list[UUID], Field(min_length=1, max_length=1000)] | None = None
     dag: Name | None = None
     job: Name | None = None
     error_code: Name | None = None
     dry_run: bool = False
-    """Return what would be retried and change nothing."""
+    """Return what would be changed and change nothing."""
 
     @model_validator(mode="after")
-    def _check_choice(self) -> "RetryRequest":
+    def _check_choice(self) -> Self:
         if self.task_ids is None and self.dag is None and self.error_code is None:
             raise ValueError("give at least one of `task_ids`, `dag` and `error_code`")
         if self.job is not None and self.dag is None:
             raise ValueError("`job` needs `dag`: names of jobs are unique in one DAG only")
         return self
+
+
+class RetryRequest(TaskChoice):
+    """Which failed tasks to retry. Every given field narrows the choice."""
 
 
 class FailedTask(Reply):

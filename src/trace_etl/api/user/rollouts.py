@@ -146,10 +146,26 @@ class RolloutReply(Reply):
     """A sentence that says what the rollout waits for."""
 
 
+class RestoredDataset(Reply):
+    """A dataset whose readers see an earlier generation again."""
+
+    job: str
+    output: str
+    dataset: str | None
+    """The published name."""
+    dataset_uuid: UUID
+    from_version: UUID | None
+    to_version: UUID
+
+
 class RollbackReply(Reply):
+    dry_run: bool
     dag: str
     dag_version: UUID
     """The version that is current again."""
     from_version: UUID
     canceled: int
     """Tasks of the other version that were canceled or asked to stop."""
+    requeued: int
+    """Tasks of this version that its replacement had canceled and that run again."""
+    datasets: list[RestoredDataset]

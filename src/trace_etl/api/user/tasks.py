@@ -1,10 +1,11 @@
 """Tasks and their attempts."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from trace_etl.api.body import ListReply, Reply
+from trace_etl.api.task.payload import TaskParameters
 
 Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 
@@ -59,12 +60,54 @@ class AttemptItem(Reply):
     error_code: str | None
     error_message: str | None
     isolation: str | None = None
-    """How untrusted code was isolated; null for code of the platform."""
+    """How untrusted code was isolated; null for code of the platform, and if the sandbox did not start."""
     outputs: list[OutputItem] = []
+
+
+class TaskInputItem(Reply):
+    """An input of the definition that a task runs."""
+
+    name: str
+    dag: str | None
+    """The producer; null for a buffered dataset, which may have several."""
+    job: str | None
+    output: str | None
+    dataset: str | None
+    """The published name."""
+    where: dict[str, Any] | None
+
+
+class TaskDefinition(Reply):
+    """The definition that a task runs. A deploy may have replaced it since."""
+
+    revision_id: UUID
+    is_current: bool
+    dag_version: UUID | None
+    """The newest version of the DAG that has it."""
+    config: dict[str, Any]
+    """The config of the operator, such as its SQL. Secrets are placeholders."""
+    execution_strategy: str
+    update_strategy: str
+    partition_by: str | None
+    inputs: list[TaskInputItem]
+    secrets: list[str]
+    """The names of the secrets that the job uses, never their values."""
+    bundle: str | None
+    """The bundle of its function."""
 
 
 class TaskDetail(TaskItem):
     attempts: list[AttemptItem]
+    start: int | None
+    """The first block of its scope."""
+    end: int | None
+    parameters: TaskParameters | None
+    """Values of the event that started it, such as the payload of a webhook delivery."""
+    invalidation_id: UUID | None
+    """The invalidation that it processes."""
+    bulk: bool
+    """Whether it waits behind normal tasks, as backfills and rebuilds do."""
+    definition: TaskDefinition
 
 
 class LogPart(Reply):
@@ -76,15 +119,22 @@ class LogPart(Reply):
     logged_at: datetime
 
 
+MAX_LOG_WINDOW = 1024 * 1024
+
+
 class LogReply(Reply):
-    """Output of an attempt, from a position on."""
+    """A window of the output of an attempt."""
 
     task_id: UUID
     attempt: int
     last_attempt: int
     status: Status
     """The state of the task."""
+    size: int
+    """Bytes of the whole output so far."""
     parts: list[LogPart]
+    first: int
+    """Pass it as `before`, with `tail`, to read what comes before. 0: this is the beginning."""
     next_start: int
     """Pass it as `start` to read on."""
 

@@ -62,7 +62,7 @@ class TriggerReply(Reply):
     event_ids: list[UUID] = []
     """The new events, or the newest earlier one. `POST /v1/progress` takes them."""
     retried: int
-    """Failed tasks that are retried, because their scope was triggered before."""
+    """Failed and canceled tasks that run again, because their scope was triggered before."""
     retried_task_ids: list[UUID] = []
     deferred_by: str | None = None
     """The user or queue that paused the source. The event is stored, and routed when the source resumes."""

@@ -10,7 +10,8 @@ import typer
 
 from trace_etl.cli.client import StackClient, fail, quote_segment, session
 from trace_etl.cli.options import DEFAULT_HOME, DagFileArgument, HomeOption, JsonOption, WideOption
-from trace_etl.cli.output import print_json, print_rows
+from trace_etl.cli.output import print_json, print_rows, tell
+from trace_etl.cli.progress import show_counts
 from trace_etl.objects.file_store import FileStore
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def check(
     Checks SQL, columns and filters, and changes nothing. Starts its own Spark session, which takes
     some seconds. If the DAG reads published datasets, their columns are read from the running stack.
     """
-    _print_analysis(check_file(file, home), as_json=as_json)
+    print_analysis(check_file(file, home), as_json=as_json)
 
 
 def check_file(file: Path, home: Path) -> "Analysis":
@@ -67,16 +68,17 @@ def check_changes(
         return None
     needed = add_upstream_jobs(dag, names)
     inputs = {i.dataset for job in dag.jobs if job.name in needed for i in job.inputs if i.dataset}
-    typer.echo(
+    tell(
         f"Checking the SQL of {', '.join(names)} with Spark, which takes some seconds to start "
-        "(--no-check skips it) …",
-        err=True,
+        "(--no-check skips it) …"
     )
     analysis = _analyse_or_fail(file, text, dag, _fetch_columns(client, inputs), names)
-    for name in analysis.unknown:
-        if name in names:
-            typer.echo(f"note: {name} is {_NOT_CHECKED}", err=True)
-    return analysis
+    return replace(analysis, unknown=[name for name in analysis.unknown if name in names])
+
+
+def list_unchecked(analysis: "Analysis") -> list[str]:
+    """Describe the jobs that could not be checked."""
+    return [f"{name} is {_NOT_CHECKED}" for name in analysis.unknown]
 
 
 def describe_columns(analysis: "Analysis") -> list[dict[str, Any]]:
@@ -152,9 +154,13 @@ def _analyse(dag: "Dag", published: InputColumns, only: Collection[str] | None) 
         settings = SparkSettings(FileStore(directory), directory, master="local[1]", is_brief=True)
         warm = WarmSession(settings)
         try:
-            with warm.lease(warm.get(), []) as spark:
-                schemas = {name: struct_of_columns(shape) for name, shape in published.items()}
-                return analyse_dag(spark, dag, schemas, only)
+            with show_counts() as report:
+                report("starting Spark", 0, 0)
+                with warm.lease(warm.get(), []) as spark:
+                    schemas = {name: struct_of_columns(shape) for name, shape in published.items()}
+                    return analyse_dag(
+                        spark, dag, schemas, only, lambda done, all_: report("checking", done, all_)
+                    )
         except SparkNotStarted as error:
             fail([f"{error}; skip the check with --no-check"])
         finally:
@@ -179,7 +185,8 @@ def read_dag_file(file: Path) -> str:
         fail([f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}"])
 
 
-def _print_analysis(analysis: "Analysis", *, as_json: bool) -> None:
+def print_analysis(analysis: "Analysis", *, as_json: bool) -> None:
+    """Print the columns of the outputs."""
     outputs = {
         f"{job}.{name}": {field.name: field.dataType.simpleString() for field in schema.fields}
         for (job, name), schema in analysis.outputs.items()
@@ -193,5 +200,5 @@ def _print_analysis(analysis: "Analysis", *, as_json: bool) -> None:
         for column, type_ in columns.items()
     ]
     print_rows(("output", "column", "type"), rows)
-    for name in analysis.unknown:
-        typer.echo(f"{name}: {_NOT_CHECKED}")
+    for line in list_unchecked(analysis):
+        typer.echo(f"{line}.")

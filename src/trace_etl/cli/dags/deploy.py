@@ -14,7 +14,13 @@ from trace_etl.cli.client import (
     quote_segment,
     session,
 )
-from trace_etl.cli.dags.check import check_changes, check_file, describe_columns, read_dag_file
+from trace_etl.cli.dags.check import (
+    check_changes,
+    check_file,
+    describe_columns,
+    list_unchecked,
+    read_dag_file,
+)
 from trace_etl.cli.dags.plans import print_plan, print_rollout, wait_for_rollout
 from trace_etl.cli.dags.triggers import wait_for_work
 from trace_etl.cli.listing import ListTable, print_list
@@ -26,7 +32,15 @@ from trace_etl.cli.options import (
     JsonOption,
     WideOption,
 )
-from trace_etl.cli.output import format_id, format_time, print_answer, print_json, print_rows
+from trace_etl.cli.output import (
+    format_count,
+    format_id,
+    format_time,
+    print_answer,
+    print_json,
+    print_rows,
+    tell,
+)
 
 _DEPLOY_TIMEOUT = 600.0  # a generation of a million partitions has a million tasks
 CheckOption = Annotated[
@@ -95,10 +109,11 @@ def deploy(
     with session(home, file=str(file)) as client:
         planned = client.post("/v1/plans", body)
         body["base_version"] = planned["base_version"]
-        _print_warnings(planned)
         body["allow_breaking"] = allow_breaking
         body["columns"] = _check_sql(file, text, planned, check, client, home)
+        _print_warnings(planned)
         answer = client.post("/v1/dags", body, timeout=_DEPLOY_TIMEOUT)
+        answer["warnings"] = planned["warnings"]
         if not as_json:
             _print_deployed(answer)
         if wait:
@@ -116,13 +131,19 @@ def deploy(
 def _check_sql(
     file: Path, text: str, planned: Answer, check: bool | None, client: StackClient, home: Path
 ) -> list[dict[str, Any]]:
-    """Check the SQL with Spark and return the columns of the outputs. Exits on an error."""
+    """Check the SQL with Spark and return the columns of the outputs. Exits on an error.
+
+    Adds a warning to the plan for each changed job that cannot be checked yet.
+    """
     if check is False or (check is None and planned["is_deployed"]):
         return []
     if check:
         return describe_columns(check_file(file, home))
     analysis = check_changes(file, text, planned["plan"], client, home)
-    return describe_columns(analysis) if analysis else []
+    if analysis is None:
+        return []
+    planned["warnings"] += list_unchecked(analysis)
+    return describe_columns(analysis)
 
 
 def rollout(dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
@@ -133,10 +154,15 @@ def rollout(dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOpti
 
 
 def rollback(
-    dag: DagArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+    dag: DagArgument,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what a rollback would do and change nothing.")
+    ] = False,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
 ) -> None:
     """Return to the previous version of a DAG."""
-    answer = _post_to_dag(home, dag, "rollback")
+    answer = _post_to_dag(home, dag, "rollback?dry_run=true" if dry_run else "rollback")
     print_answer(answer, as_json, _print_rolled_back)
 
 
@@ -188,13 +214,21 @@ def _print_planned(answer: Answer) -> None:
 
 def _print_warnings(planned: Answer) -> None:
     for warning in planned["warnings"]:
-        typer.secho(f"warning: {warning}", err=True, fg=typer.colors.YELLOW)
+        tell(f"warning: {warning}", typer.colors.YELLOW)
 
 
 def _print_rolled_back(answer: Answer) -> None:
-    typer.echo(f"{answer['dag']} is at version {answer['dag_version']} again.")
+    would = "would be" if answer["dry_run"] else "is"
+    typer.echo(f"{answer['dag']} {would} at version {answer['dag_version']} again.")
+    would = "would be" if answer["dry_run"] else "are"
     if answer["canceled"]:
-        typer.echo(f"{answer['canceled']} tasks of version {answer['from_version']} are canceled.")
+        canceled = format_count(answer["canceled"], "task")
+        typer.echo(f"{canceled} of version {answer['from_version']} {would} canceled.")
+    if answer["requeued"]:
+        typer.echo(f"{format_count(answer['requeued'], 'canceled task')} {would} queued again.")
+    for restored in answer["datasets"]:
+        name = restored["dataset"] or f"{restored['job']}.{restored['output']}"
+        typer.echo(f"  {name}: readers see generation {restored['to_version']} again")
 
 
 def _print_deployed(answer: Answer) -> None:

@@ -25,6 +25,7 @@ from trace_etl.cli.output import (
     print_answer,
     print_rows,
 )
+from trace_etl.cli.progress import show_bytes, show_counts
 
 if TYPE_CHECKING:
     import httpx
@@ -76,16 +77,30 @@ def push(
     with session(home) as client:
         upload = client.post("/v1/udf/uploads", body)
         path, size = f"/v1/udf/uploads/{upload['upload_id']}", upload["part_bytes"]
-        for number, start in enumerate(range(0, len(bundle.content), size)):
-            client.put(f"{path}/parts/{number}", bundle.content[start : start + size])
-        answer = client.post(f"{path}/finalize", {})
-    print_answer(answer, as_json, _print_pushed)
+        with show_bytes() as report:
+            for number, start in enumerate(range(0, len(bundle.content), size)):
+                report("uploading", start, len(bundle.content))
+                client.put(f"{path}/parts/{number}", bundle.content[start : start + size])
+            report("uploading", len(bundle.content), len(bundle.content), "checking")
+            answer = client.post(f"{path}/finalize", {})
+    print_answer(answer, as_json, lambda pushed: _print_pushed(pushed, directory))
 
 
-def _print_pushed(answer: dict[str, Any]) -> None:
-    typer.echo(f"Pushed {answer['name']}: {answer['file_count']} files. In the job:\n")
+def _print_pushed(answer: dict[str, Any], directory: Path) -> None:
+    from trace_etl.worker.function_trial import BadEvent, choose_runtime
+
+    try:
+        runtime, handler = choose_runtime(directory, None)
+    except BadEvent:  # not one module
+        runtime, handler = None, "MODULE.FUNCTION"
+    files = format_count(answer["file_count"], "file")
+    typer.echo(f"Pushed {answer['name']}: {files}. In the job:\n")
+    if runtime:
+        typer.echo(f"    runtime: {runtime}")
     # In quotes: a hash of digits only would be a number in YAML.
-    typer.echo(f'    udf: {{bundle: {answer["name"]}, sha256: "{answer["sha256"]}"}}')
+    typer.echo(
+        f'    udf: {{bundle: {answer["name"]}, sha256: "{answer["sha256"]}", handler: {handler}}}'
+    )
 
 
 @group.command(name="list")
@@ -150,7 +165,8 @@ def try_function(
         views = list_views(content)
     except (BadBundle, BadEvent, BadRuntimes) as error:
         fail([str(error)])
-    with session(home) as client:
+    with session(home) as client, show_counts() as report:
+        report("running", 0, 0)
         trial = run_trial(
             task, bundle, registry.entries[name], views, lambda s, p: _query(client, s, p)
         )

@@ -92,7 +92,7 @@ def _describe_scope(answer: dict[str, Any]) -> str:
 
 
 def _describe_answer(answer: dict[str, Any], subject: str) -> list[str]:
-    count = format_count(answer["retried"], "failed task")
+    count = format_count(answer["retried"], "failed or canceled task")
     if answer["created"] and answer.get("deferred_by"):
         return [
             f"Recorded the trigger of {subject}: the job is paused by {answer['deferred_by']}. "
@@ -132,7 +132,11 @@ def wait_for_work(client: StackClient, dag: str, roots: dict[str, Any]) -> None:
                 fail([format_lost_task(task) for task in work["failures"]])
             if work["deferred"]:
                 waiting = format_count(work["deferred"], "event")
-                fail([f"{waiting} wait until a paused job is resumed; `trace pauses` lists them"])
+                fail(
+                    [
+                        f"{waiting} wait until a paused job is resumed; `trace pressure` lists the pauses"
+                    ]
+                )
             return
 
 

@@ -15,7 +15,7 @@ from trace_etl.cli.data.result_files import print_pieces, save_pieces
 from trace_etl.cli.data.result_table import print_result
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, WideOption
 from trace_etl.cli.output import format_count, format_duration, format_size
-from trace_etl.cli.progress import show_bytes
+from trace_etl.cli.progress import show_bytes, show_counts
 
 if TYPE_CHECKING:
     from trace_etl.client.stack_client import StackClient
@@ -89,7 +89,9 @@ def print_table(
 ) -> None:
     """Run a query, print its rows as a table, and their number and the time to stderr."""
     started = time.monotonic()
-    answer = client.query(sql, limit, params=params)
+    with show_counts() as report:
+        report("running", 0, 0)
+        answer = client.query(sql, limit, params=params)
     elapsed = time.monotonic() - started
     print_result(answer)
     typer.echo(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from trace_etl.cli.client import StackClient, quote_segment
+from trace_etl.cli.progress import show_counts
 
 if TYPE_CHECKING:
     from trace_etl.api.proof.certificates import StoredCertificate
@@ -37,8 +38,10 @@ def compare_with_rebuild(
         else:
             problems.append(Problem(key, "rebuild", "no active job can build it again"))
     deadline = time.monotonic() + timeout
-    with change_signals(client, max_interval=_MAX_INTERVAL) as signals:
+    count = len(waiting)
+    with show_counts() as report, change_signals(client, max_interval=_MAX_INTERVAL) as signals:
         for _ in signals:
+            report("rebuilt", count - len(waiting), count)
             for new in read_certificates():
                 old = waiting.get(new.partition_key)
                 if old is not None and (new.task_id, new.attempt) != (old.task_id, old.attempt):

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -238,3 +239,14 @@ def _print_report(report: Answer) -> None:
     else:
         found = format_count(len(report["problems"]), "problem")
         typer.echo(f"{report['dataset']}: {found} in {checked}.", err=True)
+    if report["rejected"]:
+        typer.echo(_describe_rejected(report["rejected"]))
+
+
+def _describe_rejected(answers: Sequence[Answer]) -> str:
+    counts = Counter(item["endpoint"] for item in answers)
+    named = ", ".join(f"{endpoint} ({count})" for endpoint, count in counts.most_common())
+    return (
+        f"{format_count(len(answers), 'wrong answer')} of RPC endpoints, rejected before the commit: "
+        f"{named}. --json has the evidence."
+    )

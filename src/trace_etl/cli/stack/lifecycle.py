@@ -10,6 +10,7 @@ import typer
 from trace_etl.cli import output
 from trace_etl.cli.client import EXIT_NOT_RUNNING
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, WideOption
+from trace_etl.cli.progress import show_counts
 from trace_etl.cli.stack.errors import print_error
 from trace_etl.client.stack_client import NotRunning, RequestRejected, TokenMissing, connect_home
 
@@ -153,7 +154,10 @@ def _start_in_background(home: "Home", options: "Options", as_json: bool) -> Non
     from trace_etl.lite.processes import detached
 
     try:
-        connection, seconds = detached.start(home, options)
+        with show_counts() as report:
+            connection, seconds = detached.start(
+                home, options, lambda ready, count: report("processes ready", ready, count)
+            )
     except AlreadyRunning as running:
         # Not an error, unless options were given: the running stack does not use them.
         if options != type(options)():
@@ -241,5 +245,10 @@ def _print_status(status: "Status") -> None:
     ]
     output.print_rows(headings, rows, right=["pid", "restarts"], wide=["since", "isolation"])
     _warn_without_isolation(any(p.isolation == "none" for p in status.parts))
-    since = f", up since {output.format_time(status.started_at)}" if status.started_at else ""
-    typer.echo(f"{status.state}: {status.home}, supervisor pid {status.supervisor_pid}{since}")
+    fields = {
+        "state": status.state,
+        "home": status.home,
+        "supervisor pid": status.supervisor_pid,
+        "up since": status.started_at and output.format_time(status.started_at),
+    }
+    output.print_fields(fields)

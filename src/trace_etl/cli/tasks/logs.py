@@ -13,6 +13,7 @@ from trace_etl.cli.output import print_json
 from trace_etl.cli.tasks.tasks import TaskArgument
 
 _POLL_SECONDS = 1.0
+_TAIL_BYTES = 65_536
 
 
 def logs(
@@ -23,6 +24,10 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more until the task ends.")
     ] = False,
+    tail: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="LINES", help="Only the last lines of the attempt."),
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
@@ -32,17 +37,50 @@ def logs(
     1 MiB is kept per attempt.
     """
     with session(home) as client:
-        for answer in _read(client, task_id, attempt, follow):
+        path = f"/v1/tasks/{resolve_id(client, 'task', task_id)}/logs"
+        start = 0
+        if tail is not None:
+            last = _read_tail(client, path, attempt, tail)
+            if as_json:
+                print_json(last)
+            else:
+                _print_parts(last)
+            if not follow:
+                return
+            attempt, start = last["attempt"], last["next_start"]
+        for answer in _read(client, path, attempt, follow, start):
             if as_json:
                 print_json(answer)
             else:
                 _print_parts(answer)
 
 
-def _read(client: StackClient, task_id: str, attempt: int | None, follow: bool) -> Iterator[Answer]:
+def _read_tail(client: StackClient, path: str, attempt: int | None, lines: int) -> Answer:
+    """Read backwards, window by window, until there are enough lines. Returns one answer with them."""
+    answer = last = client.get(path, attempt=attempt, tail=_TAIL_BYTES)
+    text = _join(answer)
+    while answer["first"] > 0 and text.count("\n") <= lines:
+        answer = client.get(path, attempt=last["attempt"], tail=_TAIL_BYTES, before=answer["first"])
+        if not answer["parts"]:  # output was lost before this
+            break
+        text = _join(answer) + text
+    kept = "".join(text.splitlines(keepends=True)[-lines:])
+    if not kept:
+        return last
+    position = last["next_start"] - len(kept.encode())
+    part = {"position": position, "text": kept, "logged_at": last["parts"][-1]["logged_at"]}
+    return {**last, "parts": [part], "first": position}
+
+
+def _join(answer: Answer) -> str:
+    return "".join(part["text"] for part in answer["parts"])
+
+
+def _read(
+    client: StackClient, path: str, attempt: int | None, follow: bool, start: int
+) -> Iterator[Answer]:
     """Yield answers with new output. Following goes on to the next attempt, unless one is named."""
-    path = f"/v1/tasks/{resolve_id(client, 'task', task_id)}/logs"
-    start, current = 0, attempt
+    current = attempt
     while True:
         answer = client.get(path, attempt=current, start=start)
         if answer["parts"]:
@@ -61,6 +99,8 @@ def _read(client: StackClient, task_id: str, attempt: int | None, follow: bool) 
 
 
 def _print_parts(answer: Answer) -> None:
+    if not answer["parts"]:
+        return
     if answer["parts"][0]["position"] == 0 and answer["last_attempt"] > 1:
         typer.echo(f"--- attempt {answer['attempt']}", err=True)
     for part in answer["parts"]:

@@ -1,5 +1,6 @@
-"""`trace tasks`, `trace task`, `trace cancel`."""
+"""`trace tasks`, `trace task`."""
 
+import json
 from operator import itemgetter
 from typing import Annotated, Any
 
@@ -73,25 +74,6 @@ def task(
     print_answer(answer, as_json, _print_task)
 
 
-def cancel(
-    task_id: TaskArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
-) -> None:
-    """Cancel a task.
-
-    A queued task ends immediately. A running task is asked to stop at its next heartbeat.
-    """
-    with session(home) as client:
-        answer = client.post(f"/v1/tasks/{resolve_id(client, 'task', task_id)}/cancel")
-    print_answer(answer, as_json, _print_canceled)
-
-
-def _print_canceled(answer: Answer) -> None:
-    if answer["status"] == "Running":
-        typer.echo("Requested: the worker stops the task at its next heartbeat.")
-    else:
-        typer.echo("Canceled.")
-
-
 def _format_attempt(item: dict[str, Any], separator: str) -> str:
     # Always-on sources restart forever, so their maximum is not shown.
     is_unlimited = item["max_attempts"] >= _UNLIMITED_ATTEMPTS
@@ -142,7 +124,23 @@ _OUTPUTS: Columns = {
 }
 
 
+def _format_parameters(parameters: dict[str, Any] | None) -> str | None:
+    if parameters is None:
+        return None
+    shown = {name: value for name, value in parameters.items() if value not in (None, False)}
+    text = json.dumps(shown, ensure_ascii=False)
+    return text if len(text) <= _MAX_REASON else f"{text[: _MAX_REASON - 1]}…"
+
+
+def _number_lines(sql: str) -> str:
+    """Number the lines of a SELECT, because errors name them."""
+    lines = sql.rstrip().splitlines()
+    width = len(str(len(lines)))
+    return "\n".join(f"{number:>{width}}  {line}" for number, line in enumerate(lines, start=1))
+
+
 def _print_task(item: Answer) -> None:
+    definition = item["definition"]
     print_fields(
         {
             "task": item["task_id"],
@@ -150,6 +148,7 @@ def _print_task(item: Answer) -> None:
             "operator": item["operator"],
             "runtime": item["runtime"],
             "blocks": item["partition_key"],
+            "payload": _format_parameters(item["parameters"]),
             "status": item["status"],
             "reason": item["reason"],
             "attempt": _format_attempt(item, " of "),
@@ -159,8 +158,12 @@ def _print_task(item: Answer) -> None:
             "finished": item["finished_at"] and format_time(item["finished_at"]),
             "retry at": item["retry_at"] and format_time(item["retry_at"]),
             "error": item["error_message"],
+            "definition": "current" if definition["is_current"] else "replaced by a deploy",
         }
     )
+    if definition["config"].get("sql"):
+        typer.echo("")
+        typer.echo(_number_lines(definition["config"]["sql"]))
     if item["attempts"]:
         print_items(item["attempts"], _ATTEMPTS, wide=["worker"])
     outputs = [

@@ -1,11 +1,12 @@
 """`trace graph`, `trace versions`: show how the jobs of a DAG are connected, and its versions."""
 
-from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
 
 from trace_etl.cli.client import Answer, quote_segment, session
+from trace_etl.cli.dags.plans import print_plan
+from trace_etl.cli.ids import resolve_id
 from trace_etl.cli.listing import ListTable, print_list
 from trace_etl.cli.options import (
     DEFAULT_HOME,
@@ -15,12 +16,12 @@ from trace_etl.cli.options import (
     LimitOption,
     WideOption,
 )
-from trace_etl.cli.output import format_time, print_answer, print_rows
+from trace_etl.cli.output import format_id, format_time, print_answer, print_rows
 
 DagArgument = Annotated[str, typer.Argument(metavar="DAG", help="Name of the DAG.")]
 _VERSIONS = ListTable(
     {
-        "version": itemgetter("dag_version"),
+        "version": lambda item: format_id(item["dag_version"]),
         "first deployed": lambda item: format_time(item["created_at"]),
         "current": lambda item: "yes" if item["is_current"] else None,
     },
@@ -46,22 +47,32 @@ def versions(
     version: Annotated[
         str | None, typer.Argument(metavar="[VERSION]", help="Print the text of this version.")
     ] = None,
+    other: Annotated[
+        str | None,
+        typer.Argument(metavar="[OTHER]", help="Print what a deploy of this one over it would do."),
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     limit: LimitOption = 100,
     after: AfterOption = None,
+    wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the versions of a DAG, or print one.
-
-    To compare one with the deployed version, print it to a file and pass that to `trace plan`.
-    """
+    """List the versions of a DAG, print one, or plan the way from one to another."""
     path = f"/v1/dags/{quote_segment(dag)}/versions"
     if version is None:
         print_list(home, path, _VERSIONS, as_json=as_json, limit=limit, after=after)
         return
     with session(home) as client:
-        answer = client.get(f"{path}/{quote_segment(version)}")
-    print_answer(answer, as_json, lambda found: typer.echo(found["text"], nl=False))
+        found = resolve_id(client, "version", version)
+        if other is None:
+            answer = client.get(f"{path}/{found}")
+        else:
+            target = client.get(f"{path}/{resolve_id(client, 'version', other)}")
+            answer = client.post("/v1/plans", {"text": target["text"], "from_version": found})
+    if other is None:
+        print_answer(answer, as_json, lambda shown: typer.echo(shown["text"], nl=False))
+    else:
+        print_answer(answer, as_json, lambda shown: print_plan(shown["plan"]))
 
 
 def _print_graph(answer: Answer, dag: str) -> None:

@@ -1,7 +1,7 @@
 """`trace overview`, `trace failures`: sum up the state of the stack."""
 
 from operator import itemgetter
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -9,6 +9,7 @@ from trace_etl.cli.client import Answer, session
 from trace_etl.cli.listing import ListTable, print_list_answer
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, WideOption
 from trace_etl.cli.output import (
+    format_count,
     format_id,
     format_job,
     format_number,
@@ -60,6 +61,7 @@ def _print_overview(answer: Answer) -> None:
     last_hour += f", {format_number(answer['failed_last_hour'])} failed"
     print_fields(
         {
+            "health": "everything is healthy" if answer["is_healthy"] else "needs attention",
             "DAGs": answer["dags"],
             "jobs": f"{answer['jobs']} ({answer['paused']} paused)",
             "running": format_number(answer["running"]),
@@ -74,7 +76,30 @@ def _print_overview(answer: Answer) -> None:
     if answer["chains"]:
         typer.echo("")
         rows = [
-            [format_job(c), c["status"], c["cursor"], format_time(c["advanced_at"]), c["reason"]]
-            for c in answer["chains"]
+            [
+                format_job(chain),
+                chain["status"],
+                format_number(_find_position(chain)),
+                format_number(chain["head"]),
+                _format_lag(chain),
+                format_time(chain["advanced_at"]),
+                chain["reason"],
+            ]
+            for chain in answer["chains"]
         ]
-        print_rows(["source", "status", "position", "advanced", "error"], rows, right=["position"])
+        headings = ["source", "status", "position", "head", "lag", "advanced", "error"]
+        print_rows(headings, rows, right=["position", "head", "lag"])
+    if answer["problems"]:
+        typer.echo("")
+        print_rows(["problems"], [[problem["message"]] for problem in answer["problems"]])
+
+
+def _find_position(chain: dict[str, Any]) -> int | None:
+    return chain["cursor"] if chain["position"] is None else chain["position"]
+
+
+def _format_lag(chain: dict[str, Any]) -> str | None:
+    if chain["lag_blocks"] is None:
+        return None
+    blocks = format_count(chain["lag_blocks"], "block")
+    return f"{blocks}, {chain['lag_seconds']:,} s" if chain["lag_seconds"] else blocks

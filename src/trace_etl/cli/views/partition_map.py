@@ -22,8 +22,8 @@ def partition_map(
 ) -> None:
     """Show which blocks of a dataset are committed.
 
-    A full block of the line is committed, an empty one is missing. Letters mark unfinished work: R running,
-    Q queued, F failed.
+    A full block of the line is committed, an empty one is missing. Letters mark unfinished work (R running,
+    Q queued, F failed), blocks in a hot table (H), and partitions whose inputs were replaced (S stale).
     """
     start, _, end = (blocks or "").partition("-")
     with session(home) as client:
@@ -41,9 +41,12 @@ def _print_map(answer: Answer) -> None:
         typer.echo("No partition has a block range yet.")
         return
     width, buckets = answer["end"] - answer["start"] + 1, answer["buckets"]
+    hot = _list_hot_blocks(answer)
     line = [
-        _LEVELS[_find_level(covered, (i + 1) * width // buckets - i * width // buckets)]
-        for i, covered in enumerate(answer["blocks"])
+        _choose_mark(
+            answer, bucket, hot, range(bucket * width // buckets, (bucket + 1) * width // buckets)
+        )
+        for bucket in range(buckets)
     ]
     for tasks in answer["tasks"]:
         mark = next(k for k in ("failed", "running", "queued") if tasks[k] or k == "queued")
@@ -52,11 +55,34 @@ def _print_map(answer: Answer) -> None:
     first, last = format_number(answer["start"]), format_number(answer["end"])
     typer.echo(f" {first}{last:>{buckets - len(first)}}")
     covered = sum(answer["blocks"])
-    typer.echo(
-        f"{format_count(sum(answer['partitions']), 'partition')}, "
-        f"{format_number(covered)} of {format_count(width, 'block')} committed, "
-        f"{format_number(width - covered)} missing"
-    )
+    parts = [
+        format_count(sum(answer["partitions"]), "partition"),
+        f"{format_number(covered)} of {format_count(width, 'block')} committed",
+        f"{format_number(width - covered - len(hot))} missing",
+    ]
+    if hot:
+        parts.insert(2, f"{format_number(len(hot))} in a hot table")
+    if stale := sum(answer["stale"]):
+        parts.append(f"{format_count(stale, 'partition')} stale")
+    if reorganisations := sum(item["is_reorganisation"] for item in answer["invalidations"]):
+        parts.append(format_count(reorganisations, "reorganisation"))
+    typer.echo(", ".join(parts))
+
+
+def _list_hot_blocks(answer: Answer) -> range:
+    """Return the blocks of the window that are in a hot table, counted from its start."""
+    hot, start = answer["hot"], answer["start"]
+    if hot is None:
+        return range(0)
+    return range(max(hot["start"] - start, 0), min(hot["end"], answer["end"]) - start + 1)
+
+
+def _choose_mark(answer: Answer, bucket: int, hot: range, blocks: range) -> str:
+    if hot and hot[0] < blocks.stop and blocks.start <= hot[-1]:
+        return "H"
+    if answer["stale"][bucket]:
+        return "S"
+    return _LEVELS[_find_level(answer["blocks"][bucket], len(blocks))]
 
 
 def _find_level(covered: int, blocks: int) -> int:

@@ -1,10 +1,10 @@
 // The page: login, navigation, search, keyboard, and the page of the current address.
 import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
-import { get, getAll, loadSession, logIn, logOut, session } from "./lib/api.js";
+import { enter, get, getAll, logIn, logOut, session, takeCode } from "./lib/api.js";
 import { connection, start, useLive } from "./lib/live.js";
 import { address, go } from "./lib/router.js";
 import { Empty, Failure, Overlays, Page, toast } from "./lib/ui.js";
-import { short } from "./lib/format.js";
+import { compact, short } from "./lib/format.js";
 import { OverviewPage } from "./pages/overview.js";
 import { TaskPage, TasksPage } from "./pages/tasks.js";
 import { DagsPage } from "./pages/dags.js";
@@ -47,6 +47,7 @@ function CurrentPage() {
     case "tasks": return name ? html`<${TaskPage} key=${name} id=${name} />` : html`<${TasksPage} />`;
     case "query": return html`<${QueryPage} />`;
     case "operations": return html`<${OperationsPage} section=${name || "backfills"} />`;
+    case "login": return html`<main />`; // logged in already: `App` goes on to the overview
     default: return html`<${Page} title="No such page"><${Empty} title="There is no page at this address."><a href="/">Go to the overview</a></${Empty}></${Page}>`;
   }
 }
@@ -54,7 +55,7 @@ function CurrentPage() {
 function Side({ onSearch }) {
   const state = useLive((signal) => get("overview", {}, signal), [], { every: 15_000, matches: (c) => c.kind !== "dataset" });
   const current = "/" + (address.value.path.split("/")[1] ?? "");
-  const badges = state.data ? { "/tasks": [state.data.running + state.data.queued, state.data.failed] } : {};
+  const failed = state.data?.failed ?? 0;
   const user = session.value;
   return html`<div class="side">
     <a class="brand" href="/"><img src=${new URL("./icon.svg", import.meta.url).href} alt="" />Trace</a>
@@ -62,7 +63,7 @@ function Side({ onSearch }) {
     <nav aria-label="Main">
       ${NAV.map(([href, label, key]) => html`<a href=${href} aria-current=${current === href ? "page" : undefined} title=${`g ${key}`}>
         <svg viewBox="0 0 16 16" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.4" stroke-linecap="round" stroke-linejoin="round"><path d=${ICONS[href]} /></svg>
-        ${label}${badges[href]?.[1] > 0 && html`<span class="badge bad" title=${`${badges[href][1]} failed`}>${badges[href][1]}</span>`}</a>`)}
+        ${label}${href === "/tasks" && failed > 0 && html`<span class="badge bad" title=${`${failed} failed`}>${compact(failed)}</span>`}</a>`)}
     </nav>
     <div class="side-foot">
       <div class="row"><span title="One stream of changes, shared between the tabs"><span class=${`dot ${connection.value}`} />${connection.value}</span>
@@ -132,17 +133,17 @@ function Search({ onClose }) {
 /** `/` searches, `g` and a letter goes to a page, `?` lists the keys. @param {() => void} search */
 function useKeys(search) {
   useEffect(() => {
-    let waiting = 0;
+    let armed = -Infinity; // when `g` was pressed
     const onKey = (event) => {
       const target = event.composedPath()[0];
       const isTyping = target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
       if (isTyping || event.metaKey || event.ctrlKey || event.altKey || document.querySelector("dialog[open]")) return;
-      const place = NAV.find(([, , key]) => key === event.key);
+      const place = performance.now() - armed < 1200 && NAV.find(([, , key]) => key === event.key);
+      armed = event.key === "g" ? performance.now() : -Infinity;
       if (event.key === "/") search();
       else if (event.key === "?") toast("Keys: / search · g o overview · g d DAGs · g s datasets · g t tasks · g q query · g p operations");
-      else if (event.key === "g") waiting = performance.now();
-      else if (place && performance.now() - waiting < 1200) go(place[0]);
-      else return;
+      else if (place) go(place[0]);
+      else if (event.key !== "g") return;
       event.preventDefault();
     };
     addEventListener("keydown", onKey);
@@ -152,29 +153,25 @@ function useKeys(search) {
 
 // --- login ----------------------------------------------------------------------------------------
 
-function Login() {
-  const [error, setError] = useState(/** @type {any} */ (null));
+function Login({ failed }) {
+  const [error, setError] = useState(failed);
   const [busy, setBusy] = useState(false);
   const field = useRef(/** @type {any} */ (null));
-  const enter = async (body) => {
+  const submit = async (body) => {
     setBusy(true);
     try {
       await logIn(body);
-      if (location.pathname === "/login") go("/", true);
-    } catch (failed) {
-      setError(failed);
+    } catch (refused) {
+      setError(refused);
       setBusy(false);
     }
   };
   useEffect(() => {
     document.title = "Log in · Trace";
     const redeem = () => {
-      const code = location.pathname === "/login" ? location.hash.slice(1) : "";
-      if (!code) return;
-      history.replaceState(null, "", "/login"); // the link works once: it must not stay in the history
-      enter({ code });
+      const code = takeCode();
+      if (code) submit({ code });
     };
-    redeem();
     addEventListener("hashchange", redeem); // a link that is opened in the tab of this page
     return () => removeEventListener("hashchange", redeem);
   }, []);
@@ -183,7 +180,7 @@ function Login() {
     <${Failure} error=${error} />
     <p>Open the link that this command prints. It works once.</p>
     <div class="command"><code>trace console</code></div>
-    <form onSubmit=${(event) => { event.preventDefault(); enter({ token: field.current.value }); }}>
+    <form onSubmit=${(event) => { event.preventDefault(); submit({ token: field.current.value }); }}>
       <label>Or paste a token <textarea ref=${field} required autocomplete="off" spellcheck="false" placeholder="From: trace users token NAME"></textarea></label>
       <button class="primary" disabled=${busy}>${busy ? "Logging in …" : "Log in"}</button>
     </form>
@@ -194,11 +191,14 @@ function App() {
   const [failed, setFailed] = useState(/** @type {any} */ (null));
   const [searching, setSearching] = useState(false);
   useKeys(() => session.value && setSearching(true));
-  useEffect(() => { loadSession().catch(setFailed); }, []);
-  useEffect(() => { if (session.value) start(); }, [session.value?.name]);
-  if (session.value === undefined && !failed) return null;
-  if (failed && !session.value) return html`<main class="login"><div class="panel"><h1>Trace</h1><${Failure} error=${failed} /></div></main>`;
-  if (!session.value) return html`<${Login} />`;
+  useEffect(() => { enter().catch(setFailed); }, []);
+  useEffect(() => { // the link of a session that is open already may be refused, which harms nothing
+    if (session.value && failed) toast(failed.message, "failed");
+    if (session.value && location.pathname === "/login") go("/", true);
+    if (session.value) start();
+  }, [session.value?.name]);
+  if (session.value === undefined) return null;
+  if (!session.value) return html`<${Login} key=${failed?.message} failed=${failed} />`;
   return html`<a class="skip" href="#main">Skip to the content</a>
     <div class="shell"><${Side} onSearch=${() => setSearching(true)} /><${CurrentPage} /></div>
     ${searching && html`<${Search} onClose=${() => setSearching(false)} />`}<${Overlays} />`;

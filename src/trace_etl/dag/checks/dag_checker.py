@@ -15,11 +15,12 @@ from trace_etl.dag.checks.data_checks import find_check_faults
 from trace_etl.dag.checks.file_formats import find_unreadable_inputs
 from trace_etl.dag.checks.job_fields import (
     build_job,
+    find_handler_fault,
     find_key_faults,
     find_retry_faults,
     find_strategy_faults,
 )
-from trace_etl.dag.checks.notifications import find_rule_faults, make_rules
+from trace_etl.dag.checks.notifications import find_idle_rules, find_rule_faults, make_rules
 from trace_etl.dag.checks.partition_sizes import find_size_conflicts
 from trace_etl.dag.checks.publications import (
     find_duplicate_columns,
@@ -105,6 +106,7 @@ class DagChecker:
                 self._add_fault(("publish", n), rule)
         if not self.faults and len(jobs) == len(self.parsed.jobs):
             self._add_faults((), find_check_faults(dag, list(self.sections.values())))
+            self._add_faults((), find_idle_rules(dag))
             for n, m, rule in find_unbuffered_outputs(dag):
                 self._add_fault(("jobs", n, "outputs", m), rule)
             for n, rule in find_size_conflicts(dag):
@@ -242,6 +244,8 @@ class DagChecker:
             if not runtime.is_trusted:
                 reason = f"{name} runs untrusted code"
             self._add_fault((*at, "secrets"), f"must be empty: {reason}; remove them")
+        if job.udf and op.needs_udf and (rule := find_handler_fault(job.udf.handler, runtime)):
+            self._add_fault((*at, "udf", "handler"), rule)
         timeout = job.timeout or self.defaults.timeout
         if runtime.max_timeout is not None and timeout > runtime.max_timeout:
             rule = f"must be at most {runtime.max_timeout} s on the runtime {name}, not {timeout} s"

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from trace_etl.dag.checks.data_checks import build_check
 from trace_etl.dag.checks.sources import JobFault, build_source
 from trace_etl.dag.operators import Operator
+from trace_etl.dag.runtimes import Runtime
 from trace_etl.dag.schema import Defaults, JobSection
 from trace_etl.model.dag import Bootstrap, Job, JobInput, Retry, Udf
 
+NATIVE_HANDLER = "bootstrap"
 _USUAL_DELAY, _USUAL_MAX_DELAY = 30, 600  # seconds
 
 
@@ -37,6 +39,17 @@ def find_retry_faults(job: JobSection, defaults: Defaults) -> Iterator[JobFault]
     if retry and retry.delay and retry.max_delay and retry.delay > retry.max_delay:
         rule = f"must not be less than delay ({retry.delay} s), but is {retry.max_delay} s"
         yield ("retry", "max_delay"), rule
+
+
+def find_handler_fault(handler: str | None, runtime: Runtime) -> str | None:
+    """Return what is wrong with the handler of a function on a runtime."""
+    if runtime.language == "native" or handler == NATIVE_HANDLER:
+        return None
+    form = f"`module.function`, such as rule.handler, or `{NATIVE_HANDLER}` for a native program"
+    if handler is None:
+        return f"is required; add {form}"
+    module, _, function = handler.rpartition(".")
+    return None if module and function else f"must be {form}, not {handler!r}"
 
 
 def build_job(
@@ -72,7 +85,7 @@ def build_job(
         max_queue_age=job.max_queue_age or defaults.max_queue_age,
         bootstrap=Bootstrap(bootstrap.start, bootstrap.end, bootstrap.chunk) if bootstrap else None,
         secrets=tuple(job.secrets),
-        udf=Udf(udf.bundle, udf.sha256, udf.handler) if udf else None,
+        udf=Udf(udf.bundle, udf.sha256, udf.handler or NATIVE_HANDLER) if udf else None,
         partition_by=job.partition_by,
         checks=tuple(build_check(check, job) for check in job.checks),
     )

@@ -1,7 +1,7 @@
 """Operators that run inside the Dispatcher: they split and join block ranges, and forward invalidations."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trace_etl.dag.operators import AggregateConfig, SplitConfig
 from trace_etl.model.errors import Fault, Invalid
@@ -127,7 +127,8 @@ async def _forward_invalidation(
 ) -> NewInvalidation:
     ids = [task.invalidation_id] if task.invalidation_id else []
     cause = next(iter((await invalidations.get_scopes(conn, ids)).values()), None)
-    return _new_invalidation(out, span, kind, cause.reason if cause else "")
+    new = _new_invalidation(out, span, kind, cause.reason if cause else "")
+    return replace(new, is_reorganisation=cause is not None and cause.is_reorganisation)
 
 
 def _new_invalidation(out: RevisionOutput, span: Range, kind: str, reason: str) -> NewInvalidation:

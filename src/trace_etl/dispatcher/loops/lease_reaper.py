@@ -7,6 +7,7 @@ from datetime import timedelta
 import structlog
 
 from trace_etl.dispatcher import metrics
+from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.task import Cause
 from trace_etl.policy.retry import Backoff, retry_delay
 from trace_etl.queues.queue import QueueProducer, QueueUnavailable
@@ -29,6 +30,7 @@ _GONE_AFTER = 4.0
 class LeaseReaper:
     pool: Pool
     queue: QueueProducer
+    wake: WakeEvents
     retry: Backoff
     batch_size: int
     grace: timedelta
@@ -64,6 +66,8 @@ class LeaseReaper:
         for task, cause in causes:
             metrics.REAPS.labels(cause.value).inc()
             metrics.count_transitions(["Canceled" if task.cancel_requested else "Failed"])
+            # The next attempt may be due now, long before the scheduler's next poll.
+            self.wake.retries.set()
             _log.warning(
                 "attempt_reaped", task_id=str(task.task_id), attempt=task.attempt, cause=cause
             )

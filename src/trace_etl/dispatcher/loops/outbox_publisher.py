@@ -14,7 +14,7 @@ from trace_etl.dispatcher.invocations.starter import Invocations
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Unavailable
 from trace_etl.policy.retry import OUTBOX_RETRY
-from trace_etl.queues.queue import QueueProducer
+from trace_etl.queues.queue import QueueProducer, endless_queue
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.flow import resume
 from trace_etl.state.partitions import invalidation_routing
@@ -128,12 +128,14 @@ class OutboxPublisher:
             self.wake.invocations.set()
         for bulk in (False, True):
             if group := [i for i in queued if i.bulk is bulk]:
-                queue_of = self.runtimes.queue_of
-                messages = [(queue_of(i.target), {"task_id": str(i.subject)}) for i in group]
-                # Jobs take turns: work downstream starts before the last task upstream.
-                jobs = [str(i.job_id) if i.job_id else None for i in group]
-                await self.queue.send(messages, groups=jobs, bulk=bulk)
+                messages = [(self._queue_of(i), {"task_id": str(i.subject)}) for i in group]
+                turns = [_choose_group(row) for row in group]
+                await self.queue.send(messages, groups=turns, bulk=bulk)
         await self._delete_performed(rows)
+
+    def _queue_of(self, row: LeasedRow) -> str:
+        queue = self.runtimes.queue_of(row.target)
+        return endless_queue(queue) if row.never_ends else queue
 
     async def _send_buffer_messages(self, rows: list[LeasedRow]) -> None:
         await self.queue.send([(i.target, i.body or {}) for i in rows])
@@ -163,6 +165,16 @@ class OutboxPublisher:
     async def _delete_performed(self, rows: list[LeasedRow]) -> None:
         async with self.pool.connection() as conn:
             await outbox.delete_performed(conn, _outbox_ids(rows))
+
+
+def _choose_group(row: LeasedRow) -> str | None:
+    """Jobs take turns: work downstream starts before the last task upstream.
+
+    Retries take turns of their own: their data is older than what the job has not started yet.
+    """
+    if row.job_id is None:
+        return None
+    return f"{row.job_id}:retry" if row.is_retry else str(row.job_id)
 
 
 def _outbox_ids(rows: list[LeasedRow]) -> list[int]:

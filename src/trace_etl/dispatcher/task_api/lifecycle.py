@@ -41,9 +41,12 @@ from trace_etl.state.partitions import (
 from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.partitions.new_partition import NewPartition
 from trace_etl.state.partitions.partition_pointers import ConcurrentCommit
+from trace_etl.state.routing import chain_heads
 from trace_etl.state.tasks import claims, completions, leases, task_queries
 from trace_etl.state.tasks.completions import Completion, FenceState, NewEvent
+from trace_etl.state.tasks.leases import Extension
 
+_CHAIN_MISMATCH = "chain_mismatch"
 _COMMIT_TRIES = 3  # when other attempts commit overlapping ranges concurrently
 
 
@@ -110,7 +113,7 @@ class Lifecycle:
     ) -> bodies.HeartbeatAccepted:
         """Extend the caller's lease. Raises LeaseLost, on which the worker must stop immediately."""
         caller.require(body.fence())
-        lease = await self._heartbeats.submit(body.fence())
+        lease = await self._heartbeats.submit(Extension(body.fence(), body.isolation))
         renewed = self._parts.tokens.renew(token) if caller.is_nearly_expired(time.time()) else None
         return bodies.HeartbeatAccepted(
             lease_expires_at=lease.lease_expires_at,
@@ -120,9 +123,10 @@ class Lifecycle:
         )
 
     async def _heartbeat_batch(
-        self, conn: Conn, fences: list[Fence]
+        self, conn: Conn, heartbeats: list[Extension]
     ) -> list[leases.Lease | Exception]:
-        extended = await leases.extend(conn, fences)
+        extended = await leases.extend(conn, heartbeats)
+        fences = [heartbeat.fence for heartbeat in heartbeats]
         refused = [f.task_id for f in fences if f not in extended]
         states = await completions.fence_states(conn, refused) if refused else {}
         return [extended.get(f) or _refusal(f, states.get(f.task_id)) for f in fences]
@@ -209,6 +213,10 @@ class Lifecycle:
         remaining = [c for c in batch if c.fence.task_id not in statuses]
         statuses |= await completions.complete(conn, remaining) if remaining else {}
         metrics.count_transitions(statuses.values())
+        failed = [c for c in batch if c.error_code == _CHAIN_MISMATCH]
+        metrics.REJECTED_ANSWERS.labels("failed").inc(
+            len([c for c in failed if c.fence.task_id in statuses])
+        )
         self._parts.wake.note_completion()
         refused = [c.fence.task_id for c in batch if c.fence.task_id not in statuses]
         states = await completions.fence_states(conn, refused) if refused else {}
@@ -246,6 +254,9 @@ class Lifecycle:
                         if mapped:
                             await time_partitions.record(conn, fence, mapped)
                         metrics.count_transitions(statuses.values())
+                        # The outputs of an attempt have the same list.
+                        corrected = max((len(p.rejected) for p in published), default=0)
+                        metrics.REJECTED_ANSWERS.labels("corrected").inc(corrected)
                         return statuses[fence.task_id]
                     states = await completions.fence_states(conn, [fence.task_id])
                 answer = _repeat_or_refusal(completion, states.get(fence.task_id))
@@ -266,6 +277,10 @@ class Lifecycle:
     ) -> event_bodies.EventsAccepted:
         """Record events of a running attempt and enqueue their routing."""
         caller.require(body.fence())
+        if body.chain_head is not None:
+            await self._record_chain_head(body.fence(), body.chain_head)
+            if not body.events and not body.invalidations:
+                return event_bodies.EventsAccepted(accepted=0)
         events = await self._new_events(body.events, caller)
         if body.invalidations:
             reported = await self._new_invalidations(body.invalidations, caller)
@@ -275,6 +290,11 @@ class Lifecycle:
             accepted = await self._event_records.submit((body.fence(), events))
         self._parts.wake.outbox.set()
         return event_bodies.EventsAccepted(accepted=accepted)
+
+    async def _record_chain_head(self, fence: Fence, head: event_bodies.ChainHead) -> None:
+        async with transaction(self._parts.pool) as conn:
+            if not await chain_heads.record(conn, fence, head):
+                raise await explain_refusal(conn, fence)
 
     async def _events_batch(
         self, conn: Conn, batch: list[tuple[Fence, list[NewEvent]]]

@@ -77,6 +77,7 @@ def new_invalidation(
         reason=item.reason,
         once_key=item.key,
         is_reported_defect=is_reported_defect,
+        is_reorganisation=item.is_reorganisation and not is_reported_defect,
     )
 
 

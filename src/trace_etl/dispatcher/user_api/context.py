@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 
+from trace_etl.api.user.views.overview import Overview
 from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dispatcher.loops.storage_sweeper import StorageSweeper
 from trace_etl.dispatcher.task_api.tokens import Signer
@@ -50,6 +51,10 @@ class Context:
         default_factory=dict[UUID, tuple[float, bytes]]
     )
     """The last metrics response of each org, and its time."""
+    overviews: dict[UUID, tuple[float, Overview]] = field(
+        default_factory=dict[UUID, tuple[float, Overview]]
+    )
+    """The last overview of each org, and until when it is returned again."""
 
 
 @dataclass(frozen=True)

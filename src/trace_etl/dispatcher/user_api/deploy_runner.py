@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import cast
 from uuid import UUID
 
-from trace_etl.api.user.dags import PlanRequest
+from trace_etl.api.user.dags import DeployRequest, PlanRequest
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dispatcher.user_api import deploys
@@ -51,8 +51,8 @@ class DeployRunner:
         names = SlotNames("plans and deploys of large DAGs")
         self._slots = FairSlots(_SLOTS, _SLOTS_PER_USER, _MAX_WAITING_PER_USER, names)
 
-    async def run(self, org_id: UUID, user: str, body: PlanRequest) -> bytes:
-        """Deploy a DeployRequest, or plan any other request. Returns the reply as JSON.
+    async def run(self, org_id: UUID, user: str, body: PlanRequest | DeployRequest) -> bytes:
+        """Deploy or plan a DAG file. Returns the reply as JSON.
 
         Raises Invalid with all faults and their positions, NameTaken, DeployConflict,
         TooManyRequests and Unavailable.

@@ -17,11 +17,15 @@ from trace_etl.state.rollout import deploy as rollout_deploy
 
 
 async def answer(
-    pool: Pool, secrets: WebhookSecrets, org_id: UUID, dag: Dag, body: PlanRequest
+    pool: Pool,
+    secrets: WebhookSecrets,
+    org_id: UUID,
+    dag: Dag,
+    body: PlanRequest | DeployRequest,
 ) -> bytes:
-    """Deploy a DeployRequest, or plan any other request. Returns the reply as JSON.
+    """Deploy or plan a DAG file. Returns the reply as JSON.
 
-    Raises Invalid, NameTaken, NameInUse, RowsLost, DeployConflict.
+    Raises Invalid, NotFound, NameTaken, NameInUse, RowsLost, DeployConflict.
     """
     if isinstance(body, DeployRequest):
         reply = await _deploy(pool, org_id, dag, body)
@@ -34,7 +38,11 @@ async def _plan(
     pool: Pool, secrets: WebhookSecrets, org_id: UUID, dag: Dag, body: PlanRequest
 ) -> PlanReply:
     async with snapshot(pool) as conn:
-        planned = await rollout_deploy.plan_text(conn, org_id, dag, body.text)
+        if body.from_version is not None:
+            await dags.get_version(conn, org_id, dag.name, body.from_version)
+        planned = await rollout_deploy.plan_text(
+            conn, org_id, dag, body.text, from_version=body.from_version
+        )
     return PlanReply(
         dag=dag.name,
         base_version=planned.dag_version,

@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -125,11 +126,11 @@ def _list_directories(data: Path) -> list[str]:
 
 
 def _list_home(home: Home, with_secrets: bool) -> list[tuple[str, Path]]:
-    if not with_secrets:
-        return []
-    files = [file for file in (home.config, home.runtimes) if file.is_file()]
-    for name in _SECRETS:
-        files += sorted(path for path in (home.path / name).rglob("*") if path.is_file())
+    """List the files that users wrote, and with secrets also the settings and keys."""
+    roots = [home.runtimes, home.programs]
+    if with_secrets:
+        roots += [home.config, *(home.path / name for name in _SECRETS)]
+    files = [path for root in roots for path in [root, *sorted(root.rglob("*"))] if path.is_file()]
     return [(f"home/{path.relative_to(home.path)}", path) for path in files]
 
 
@@ -140,7 +141,9 @@ def _add_files(
     entries: list[Entry] = []
     for name, path in files:
         with path.open("rb") as file:
-            entries.append(_add(writer, name, file, path.stat().st_size, meter))
+            status = os.fstat(file.fileno())
+            entry = _add(writer, name, file, status.st_size, meter)
+        entries.append(replace(entry, is_executable=bool(status.st_mode & stat.S_IXUSR)))
     return entries
 
 

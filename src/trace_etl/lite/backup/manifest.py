@@ -19,6 +19,7 @@ class Entry:
     name: str
     size: int
     sha256: str
+    is_executable: bool = False
 
 
 @dataclass(frozen=True)

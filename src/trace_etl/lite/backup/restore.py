@@ -142,7 +142,7 @@ def _write_file(
         raise BackupUnusable(f"{source} names {entry.name}, outside of the home", "do not use it")
     private_files.make_directory(path.parent)
     with path.open("wb") as file:
-        path.chmod(0o600)
+        path.chmod(0o700 if entry.is_executable else 0o600)
         _copy(backup, entry, source, file, meter)
 
 
@@ -165,7 +165,8 @@ def _copy(backup: OpenBackup, entry: Entry, source: Path, target: Any, meter: Me
         reader = archive.HashingReader(file, meter)
         while chunk := reader.read(archive.CHUNK):
             target.write(chunk)
-    if reader.entry(entry.name) != entry:
+    copied = reader.entry(entry.name)
+    if (copied.size, copied.sha256) != (entry.size, entry.sha256):
         raise BackupUnusable(
             f"{source} is damaged: {entry.name} differs from its checksum", "use another backup"
         )

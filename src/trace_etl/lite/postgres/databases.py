@@ -95,15 +95,6 @@ def create_database(
             )
 
 
-def drop_database(server: Server, name: str) -> None:
-    """Drop a database and end the connections to it."""
-    with psycopg.connect(server.admin_dsn(), autocommit=True) as conn:
-        conn.execute("SET client_min_messages = warning")
-        conn.execute(
-            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
-        )
-
-
 def _ensure_role(conn: Conn, role: str, password: str) -> None:
     known = _exists(conn, "SELECT 1 FROM pg_roles WHERE rolname = %s", role)
     verb = "ALTER" if known else "CREATE"

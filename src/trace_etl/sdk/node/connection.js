@@ -5,8 +5,8 @@ const http = require("node:http");
 const { CallFailed } = require("./errors.js");
 
 /** Send a request and return the content of the answer. */
-function send(socketPath, method, path, content, contentType) {
-  const headers = content ? { "Content-Length": content.length, "Content-Type": contentType } : {};
+function send(socketPath, method, path, content, extraHeaders) {
+  const headers = content ? { "Content-Length": content.length, ...extraHeaders } : {};
   return new Promise((resolve, reject) => {
     const fail = (error) => reject(new CallFailed("unreachable", error.message, { cause: error }));
     const request = http.request({ socketPath, method, path, headers, agent: false }, (reply) => {

@@ -6,6 +6,7 @@
 //     await context.task.publish(rows.map((row) => ({ alert_id: row.transaction_hash })));
 //   };
 
+const { randomBytes } = require("node:crypto");
 const { send } = require("./connection.js");
 const { CallFailed } = require("./errors.js");
 const json = require("./exact_json.js");
@@ -17,6 +18,7 @@ const MAX_BATCH_ROWS = 100_000;
 class Task {
   #outputs;
   #socket;
+  #batchPrefix = `batch-${randomBytes(8).toString("hex")}`; // several tasks of one attempt share its prefix
   #batches = 0;
 
   constructor(event, socketPath = process.env.TRACE_SOCKET) {
@@ -61,8 +63,8 @@ class Task {
     const content = Buffer.concat(lines);
     const { bucket, prefix } = target.storage_ref;
     const number = String(this.#batches++).padStart(5, "0");
-    const url = `s3://${bucket}/${prefix}batch-${number}.jsonl`;
-    await this.putObject(url, content);
+    const url = `s3://${bucket}/${prefix}${this.#batchPrefix}-${number}.jsonl`;
+    await this.#put(url, content, { "If-None-Match": "*" });
     await this.#call("/v1/task/buffer-publish", {
       dataset_uuid: target.dataset_uuid,
       dataset_version: target.dataset_version,
@@ -84,7 +86,12 @@ class Task {
 
   /** Write an object below the scratch or export prefix, or an output. */
   async putObject(url, content) {
-    await send(this.#socket, "PUT", objectPath(url), Buffer.from(content), "application/octet-stream");
+    await this.#put(url, Buffer.from(content), {});
+  }
+
+  async #put(url, content, conditions) {
+    const headers = { "Content-Type": "application/octet-stream", ...conditions };
+    await send(this.#socket, "PUT", objectPath(url), content, headers);
   }
 
   /** The prefix for temporary objects. They are deleted after some days. */
@@ -109,7 +116,8 @@ class Task {
 
   async #call(path, body) {
     const content = Buffer.from(json.stringify(body));
-    return json.parse(await send(this.#socket, "POST", path, content, "application/json"));
+    const headers = { "Content-Type": "application/json" };
+    return json.parse(await send(this.#socket, "POST", path, content, headers));
   }
 }
 

@@ -28,6 +28,7 @@ function call(method, path, body) {
 
 function makeContext(event, headers) {
   const deadline = Number(headers["lambda-runtime-deadline-ms"]);
+  let task;
   return {
     awsRequestId: headers["lambda-runtime-aws-request-id"],
     invokedFunctionArn: headers["lambda-runtime-invoked-function-arn"],
@@ -36,7 +37,7 @@ function makeContext(event, headers) {
     memoryLimitInMB: process.env.AWS_LAMBDA_FUNCTION_MEMORY_SIZE,
     getRemainingTimeInMillis: () => Math.max(0, deadline - Date.now()),
     get task() {
-      return new Task(event);
+      return (task ??= new Task(event));
     },
   };
 }

@@ -1,7 +1,7 @@
 """Fetch ranges of blocks from a node: prefetch in batches, and check before returning them."""
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -36,12 +36,18 @@ from trace_etl.spark.verify.verifier import Verifier
 
 _log = structlog.stdlib.get_logger()
 DEFAULT_RULES = VerifyRules()
+OnReject = Callable[[], None]
+"""Called for each answer that contradicted a header, in the thread that read it."""
 _Array = Any  # pyarrow ships no types
 _INITIAL_BATCH = 10
 # Tries of eth_getLogs before the range is halved: nodes report "too much" in many ways, so any
 # refusal halves it.
 _MAX_RANGE_TRIES = 2
 _TARGET_BYTES = 4_000_000  # an answer of this size hides the round trip and still parses quickly
+
+
+def ignore_rejected() -> None:
+    """Do nothing: the range's certificate has the answers that were rejected."""
 
 
 class BatchSizer:
@@ -79,8 +85,10 @@ class RangeReader:
         tables: Sequence[str],
         rules: VerifyRules = DEFAULT_RULES,
         columns: ColumnChoice = "standard",
+        on_reject: OnReject = ignore_rejected,
     ) -> None:
         self._source = source
+        self._on_reject = on_reject
         self._rules = rules
         self._verifier = Verifier(rules)
         self._wants_transactions = "transactions" in tables
@@ -92,7 +100,9 @@ class RangeReader:
         counts_transactions = "blocks" in tables and "transaction_count" in _list_added(
             "blocks", columns
         )
-        self._wants_receipts = self._wants_transactions or (self._wants_logs and has_root)
+        # Only the receipts prove the data of logs, and how many transactions a block has.
+        is_proven = has_root and (self._wants_logs or counts_transactions)
+        self._wants_receipts = self._wants_transactions or is_proven
         self._shape = shapes.block(
             transactions=self._wants_transactions,
             hashes=self._wants_traces or self._wants_receipts or counts_transactions,
@@ -265,6 +275,7 @@ class RangeReader:
         rejected = RejectedAnswer(endpoint=labels, **asdict(evidence))
         self._rejected.append(rejected)
         _log.warning("answer_rejected", **rejected.model_dump())
+        self._on_reject()
 
     def _read_chunk(self, client: RpcClient, numbers: range) -> BlockChunk:
         method = "eth_getBlockByNumber"

@@ -22,7 +22,12 @@ BUNDLE_SCHEMA: Any = pa.schema(
     [("table", pa.string()), ("first_block", pa.int64()), ("slice", pa.binary())]
 )
 _LINKS_SCHEMA: Any = pa.schema(
-    [("number", pa.int64()), ("hash", pa.binary()), ("parent", pa.binary())]
+    [
+        ("number", pa.int64()),
+        ("hash", pa.binary()),
+        ("parent", pa.binary()),
+        ("time", pa.int64()),
+    ]
 )
 
 
@@ -95,5 +100,6 @@ def _build_slice(table: str, chunk: BlockChunk, chain_id: int, choice: ColumnCho
         parse_integers(column("number")),
         parse_binary(column("hash")),
         parse_binary(column("parentHash")),
+        parse_integers(column("timestamp")),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_LINKS_SCHEMA)

@@ -1,7 +1,7 @@
 """The follower's window of recent blocks, which the chain may still replace. Pure: no I/O."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import dropwhile, pairwise
 
 
@@ -11,6 +11,8 @@ class BlockRef:
 
     number: int
     hash: bytes
+    time: int | None = field(default=None, compare=False)
+    """The time in its header; None if the header was not read."""
 
     def __str__(self) -> str:
         return f"{self.number} (0x{self.hash.hex()})"

@@ -27,7 +27,7 @@ from trace_etl.spark.evm.columns import (
     write_decimals,
     write_json,
 )
-from trace_etl.spark.verify.transactions import encode_transactions
+from trace_etl.spark.verify.transactions import KNOWN_TYPES, encode_transactions, read_types
 
 _Array = Any  # pyarrow ships no types
 _Parse = Callable[[_Array], _Array]
@@ -244,10 +244,29 @@ def _count_nonzero(rows: _Rows) -> _Array:
 
 
 def _measure_transactions(rows: _Rows) -> _Array:
+    """The sizes of signed transactions; null if the type is not known or a field is missing.
+
+    The size of one does not depend on the others that were read with it.
+    """
+    is_known = np.isin(read_types(rows.fields), KNOWN_TYPES)
+    known = rows.fields.filter(pa.array(is_known))
     try:
-        return pc.binary_length(encode_transactions(rows.fields)).cast(pa.int64())
-    except ValueError:  # a type that the rules do not know
-        return pa.nulls(len(rows), pa.int64())
+        sizes = _measure(known)
+    except ValueError:
+        single = (known[n : n + 1] for n in range(len(known)))
+        sizes = pa.concat_arrays([pa.array([], pa.int64()), *map(_measure_or_null, single)])
+    return pc.replace_with_mask(pa.nulls(len(rows), pa.int64()), pa.array(is_known), sizes)
+
+
+def _measure(transactions: _Array) -> _Array:
+    return pc.binary_length(encode_transactions(transactions)).cast(pa.int64())
+
+
+def _measure_or_null(transaction: _Array) -> _Array:
+    try:
+        return _measure(transaction)
+    except ValueError:
+        return pa.nulls(1, pa.int64())
 
 
 _TRANSACTIONS: Mapping[str, _Build] = {

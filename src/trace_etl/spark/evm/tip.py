@@ -9,7 +9,13 @@ from trace_etl.dag.chain.tables import ColumnChoice
 from trace_etl.spark.errors import ChainMismatch, FinalityBroken, RpcRefused
 from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
 from trace_etl.spark.evm.chunk import BlockChunk
-from trace_etl.spark.evm.fetch import DEFAULT_RULES, RangeReader, RpcSource
+from trace_etl.spark.evm.fetch import (
+    DEFAULT_RULES,
+    OnReject,
+    RangeReader,
+    RpcSource,
+    ignore_rejected,
+)
 from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
 
 _INITIAL_FORK_SEARCH = 16
@@ -45,9 +51,10 @@ class TipReader:
         tables: Sequence[str],
         rules: VerifyRules = DEFAULT_RULES,
         columns: ColumnChoice = "standard",
+        on_reject: OnReject = ignore_rejected,
     ) -> None:
         source = replace(source, spread=False)
-        self._blocks = RangeReader(source, tables, rules, columns)
+        self._blocks = RangeReader(source, tables, rules, columns, on_reject)
         self._headers = RangeReader(source, ("blocks",), rules)
         self._has_finality = True
 
@@ -157,7 +164,8 @@ class TipReader:
     def _read_tagged_block(self, tag: str) -> BlockRef:
         block = self._headers.call(RpcCall("eth_getBlockByNumber", (tag, False)))
         try:
-            return BlockRef(int(block["number"], 16), bytes.fromhex(block["hash"][2:]))
+            number, seconds = (int(block[name], 16) for name in ("number", "timestamp"))
+            return BlockRef(number, bytes.fromhex(block["hash"][2:]), seconds)
         except (TypeError, KeyError, ValueError) as error:
             raise ChainMismatch(
                 f"eth_getBlockByNumber of {tag}: the node's answer is not a block; "
@@ -167,9 +175,11 @@ class TipReader:
 
 def _list_blocks(chunks: Sequence[BlockChunk]) -> Iterator[BlockRef]:
     for chunk in chunks:
-        numbers, hashes = chunk.blocks.field("number"), chunk.blocks.field("hash")
-        for number, block_hash in zip(numbers, hashes, strict=True):
-            yield BlockRef(int(number.as_py(), 16), _parse_hash(block_hash))
+        fields = [chunk.blocks.field(name) for name in ("number", "hash", "timestamp")]
+        for number, block_hash, seconds in zip(*fields, strict=True):
+            yield BlockRef(
+                int(number.as_py(), 16), _parse_hash(block_hash), int(seconds.as_py(), 16)
+            )
 
 
 def _parse_hash(text: Any) -> bytes:

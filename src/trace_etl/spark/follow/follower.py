@@ -9,7 +9,7 @@ from uuid import UUID
 
 import structlog
 
-from trace_etl.api.task.events import Event
+from trace_etl.api.task.events import MAX_BLOCK_TIME, ChainHead, Event
 from trace_etl.dag.chain.tables import ColumnChoice
 from trace_etl.data import followers, hot_tables
 from trace_etl.data.connection import Conn, transaction
@@ -20,7 +20,7 @@ from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
 from trace_etl.spark.evm.tables import build_table, make_schema
 from trace_etl.spark.evm.tip import TipReader
 from trace_etl.spark.follow.metrics import METRICS
-from trace_etl.spark.link import EmitEvents, never_paused
+from trace_etl.spark.link import EmitEvents, ignore_head, never_paused
 
 _log = structlog.stdlib.get_logger()
 TRANSIENT_ERRORS = (ChainMismatch, RpcRefused, RpcUnreachable)
@@ -54,6 +54,8 @@ class FollowPlan:
     """Blocks behind the tip that count as final when the node reports no finality."""
     announce_interval: float = 2.0
     """Minimum seconds between events during catch-up, because each may create tasks downstream."""
+    report_interval: float = 5.0
+    """Seconds between reports of the head."""
     timeout: float = 600.0
     """Seconds without a usable node after which the attempt fails."""
     columns: ColumnChoice = "standard"
@@ -85,6 +87,7 @@ class ChainFollower:
     stop: Signal
     is_paused: Callable[[], bool] = never_paused
     """Whether the job is paused: blocks are still written, but not announced."""
+    report_head: Callable[[ChainHead], None] = ignore_head
     recent: RecentBlocks = field(default_factory=RecentBlocks, init=False)
     """The held blocks that the chain may still replace."""
     start: int = field(default=0, init=False)
@@ -95,6 +98,7 @@ class ChainFollower:
     _finalized: int = field(default=-1, init=False)
     _chain_id: int = field(default=0, init=False)
     _announced_at: float = field(default=float("-inf"), init=False)
+    _reported_at: float = field(default=float("-inf"), init=False)
 
     def run(self, step: Callable[[], bool] | None = None) -> None:
         """Open the stream and repeat `step` until `stop` is set; retry errors that usually pass.
@@ -174,9 +178,22 @@ class ChainFollower:
         return is_behind
 
     def record_position(self, head: BlockRef) -> None:
-        """Export the stream's last block and its lag behind the head as metrics."""
+        """Export the stream's last block and its lag behind the head, and report them now and then."""
         last = self.recent.last
         METRICS.record_position(self.plan.name, last.number if last else None, head.number)
+        if head.time is None or time.monotonic() - self._reported_at < self.plan.report_interval:
+            return
+        # After a restart, the last block is known without its time until the next one is written.
+        last_time = head.time if last == head else last and last.time
+        self.report_head(
+            ChainHead(
+                head=head.number,
+                head_time=min(head.time, MAX_BLOCK_TIME),
+                position=last and last.number,
+                position_time=None if last_time is None else min(last_time, MAX_BLOCK_TIME),
+            )
+        )
+        self._reported_at = time.monotonic()
 
     def _handle_no_new_blocks(self, head: BlockRef) -> None:
         """Announce what was held back during a pause, and record the position."""
@@ -260,6 +277,7 @@ def _make_invalidation(output: HotOutput, rewrite: followers.Rewrite) -> dict[st
         "start": rewrite.range_start,
         "end": rewrite.range_end,
         "reason": rewrite.reason,
+        "is_reorganisation": True,
         # The Dispatcher counts a repeated key once.
         "key": f"rewrite-{rewrite.rewrite_id}-{output.kind}",
     }

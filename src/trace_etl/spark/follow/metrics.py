@@ -29,16 +29,28 @@ class FollowerMetrics:
             registry=registry,
         )
 
+        self._rejected = Counter(
+            "trace_follower_rejected_answers",
+            "Answers of nodes that contradicted a header",
+            ["job"],
+            registry=registry,
+        )
+
     def register_job(self, job: str) -> None:
         """Export the series of a stream at zero, before its first event."""
         self._reorganisations.labels(job)
         self._depth.labels(job)
+        self._rejected.labels(job)
 
     def record_position(self, job: str, block: int | None, head: int) -> None:
         """Record the last block of a stream, and its lag behind the head."""
         if block is not None:
             self._block.labels(job).set(block)
             self._lag.labels(job).set(max(0, head - block))
+
+    def record_rejected(self, job: str) -> None:
+        """Count an answer that contradicted a header."""
+        self._rejected.labels(job).inc()
 
     def record_reorganisation(self, job: str, depth: int) -> None:
         self._reorganisations.labels(job).inc()

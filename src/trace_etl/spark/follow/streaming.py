@@ -237,7 +237,7 @@ def _list_slices(rows: Any, table: str) -> list[Any]:
 def _list_links(rows: Any) -> list[LinkedBlock]:
     table = pa.Table.from_batches(_list_slices(rows, LINKS))
     return [
-        LinkedBlock(BlockRef(row["number"], row["hash"]), row["parent"])
+        LinkedBlock(BlockRef(row["number"], row["hash"], row["time"]), row["parent"])
         for row in table.to_pylist()
     ]
 

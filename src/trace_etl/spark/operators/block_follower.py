@@ -1,6 +1,7 @@
 """Follow the tip of a chain into hot tables and handle reorganisations. Runs until stopped."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -17,6 +18,7 @@ from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.evm.tables import make_schema
 from trace_etl.spark.evm.tip import TipReader
 from trace_etl.spark.follow.follower import ChainFollower, FollowPlan, HotOutput
+from trace_etl.spark.follow.metrics import METRICS
 from trace_etl.spark.follow.streaming import StreamingFollower
 from trace_etl.spark.io.inputs import Input
 from trace_etl.spark.link import never_paused
@@ -35,9 +37,15 @@ def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
     plan = _make_plan(context, config)
     source = RpcSource(context.rpc_urls(config.rpc), batch=config.batch, tries=_TRIES)
     kinds, rules = [output.kind for output in plan.outputs], context.verify_rules(config)
-    with TipReader(source, kinds, rules, plan.columns) as reader, connection.connect(dsn) as conn:
+    count = partial(METRICS.record_rejected, plan.name)
+    with (
+        TipReader(source, kinds, rules, plan.columns, count) as reader,
+        connection.connect(dsn) as conn,
+    ):
         is_paused = context.link.is_paused if context.link else never_paused
         follower = ChainFollower(plan, reader, conn, context.emit, context.canceled, is_paused)
+        if context.link is not None:
+            follower.report_head = context.link.report_head
         if config.engine == "streaming":
             _make_streaming_follower(context, follower, source, rules).run()
         else:

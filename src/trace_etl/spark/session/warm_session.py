@@ -67,12 +67,6 @@ class WarmSession:
             if self._spark is spark:
                 self._discard()
 
-    def pause(self) -> None:
-        """Stop Spark until the next call of `get`."""
-        with self._lock:
-            if self._spark is not None:
-                self._discard()
-
     def restart(self) -> SparkSession:
         """Stop Spark, whatever its state, and start it again."""
         with self._lock:

@@ -100,6 +100,7 @@ _LAYOUTS: Mapping[int, tuple[str, ...]] = {
     4: (*_FEES, *_CALLED, "accessList", "authorizationList", *_SIGNED),
     0x7E: ("sourceHash", "from", "to", "mint", "value", "gas", "isSystemTx", "input"),
 }
+KNOWN_TYPES = tuple(_LAYOUTS)
 
 
 def read_types(rows: _Array) -> Any:

@@ -9,7 +9,7 @@ from trace_etl.api.user.data.datasets import DatasetItem
 from trace_etl.dag.operators import COLUMN_KEEPERS
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import JobNameFilter, fetch_all
+from trace_etl.state.db.rows import JobNameFilter, fetch_all, fetch_dicts
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,46 @@ async def get_dataset(conn: Conn, org_id: UUID, name: str) -> DatasetItem:
     if not matches:
         raise NotFound(f"no published dataset {name!r}; `trace datasets` lists them")
     return matches[0]
+
+
+# The ends of an index instead of counts.
+_OUTLINE = """
+SELECT p.name, g.name AS dag, j.name AS job, w.output_name AS output, d.dataset_uuid,
+       d.dataset_version, p.write_mode, p.read_roles,
+       (SELECT concat_ws('.', j.name, h.output_name) FROM datasets h JOIN jobs j USING (job_id)
+         WHERE h.dataset_uuid = p.hot_dataset_uuid) AS hot,
+       ARRAY(SELECT concat_ws('.', og.name, oj.name, o.output_name)
+               FROM dataset_producers o JOIN jobs oj USING (job_id) JOIN dags og USING (dag_id)
+              WHERE o.dataset_uuid = d.dataset_uuid ORDER BY 1) AS producers,
+       (SELECT range_start FROM partitions q
+         WHERE q.dataset_version = d.dataset_version AND range_start IS NOT NULL
+         ORDER BY range_start LIMIT 1) AS range_start,
+       last.range_end, last.committed_at AS updated_at, last.columns
+  FROM publications p JOIN datasets d USING (dataset_uuid)
+  JOIN dataset_producers w ON w.dataset_uuid = d.dataset_uuid
+  JOIN jobs j ON j.job_id = w.job_id AND j.active JOIN dags g ON g.dag_id = j.dag_id
+  LEFT JOIN LATERAL (
+       (SELECT range_end, committed_at, columns FROM partitions q
+         WHERE q.dataset_version = d.dataset_version AND range_start IS NOT NULL
+         ORDER BY range_start DESC LIMIT 1)
+        UNION ALL
+       (SELECT NULL, committed_at, columns FROM partitions q
+         WHERE q.dataset_version = d.dataset_version AND range_start IS NULL LIMIT 1)
+        LIMIT 1) last ON true
+ WHERE d.org_id = %(org_id)s AND p.name = %(name)s AND d.dataset_version IS NOT NULL
+ ORDER BY g.name, j.name, w.output_name LIMIT 1
+"""
+
+
+async def get_outline(conn: Conn, org_id: UUID, name: str) -> dict[str, Any]:
+    """Read one published dataset without counting, as fields of `DatasetOutline`. Raises NotFound.
+
+    `columns` are those of its last partition; None without partitions.
+    """
+    rows = await fetch_dicts(conn, _OUTLINE, {"org_id": org_id, "name": name})
+    if not rows:
+        raise NotFound(f"no published dataset {name!r}; `trace datasets` lists them")
+    return rows[0]
 
 
 _COLUMNS = """

@@ -20,6 +20,11 @@ SELECT backfill_id FROM backfills
  WHERE org_id = %(org_id)s AND backfill_id BETWEEN %(first)s AND %(last)s
  ORDER BY backfill_id LIMIT %(limit)s
 """,
+    "version": """
+SELECT v.dag_version FROM dag_versions v JOIN dags g USING (dag_id)
+ WHERE g.org_id = %(org_id)s AND v.dag_version BETWEEN %(first)s AND %(last)s
+ ORDER BY v.dag_version LIMIT %(limit)s
+""",
     "batch": """
 SELECT publish_id FROM buffer_publishes
  WHERE org_id = %(org_id)s AND publish_id BETWEEN %(first)s AND %(last)s

@@ -152,11 +152,6 @@ class ReusedConnections:
         self._max_idle = max_idle
         self._idle: list[Conn] = []
 
-    @property
-    def idle_count(self) -> int:
-        """The number of connections that are checked out but not in use."""
-        return len(self._idle)
-
     async def use(self, step: Callable[[Conn], Awaitable[_T]]) -> _T:
         """Run a step on a connection that no other caller uses meanwhile."""
         conn = self._idle.pop() if self._idle else await self._pool.getconn()

@@ -66,21 +66,20 @@ SELECT w.org_id, w.dag_id, w.dag, w.rule, w.event,
  WHERE w.event = 'gap'
 ON CONFLICT ON CONSTRAINT notifications_once DO NOTHING
 """
-# The outputs of a follower are invalidated together, so the key names its task and the first block only.
+# The outputs of a follower are invalidated together, so the key names its task, not a dataset.
 _FIND_REORGANISATIONS = """
 INSERT INTO notifications (org_id, dag_id, dag, rule, event, dedupe_key, body, url, secret)
-SELECT DISTINCT ON (w.dag_id, w.rule, i.task_id, i.range_start, i.attempt)
+SELECT DISTINCT ON (w.dag_id, w.rule, i.task_id, i.range_start, i.attempt, i.made_at)
        w.org_id, w.dag_id, w.dag, w.rule, w.event,
        concat_ws(':', i.task_id, i.attempt, i.range_start, extract(epoch FROM i.made_at)),
        jsonb_build_object('dataset', w.dataset, 'range_start', i.range_start, 'range_end', i.range_end,
                           'depth', i.range_end - i.range_start + 1, 'reason', i.reason,
                           'occurred_at', i.made_at), w.url, w.secret
-  FROM watched_datasets w
-  JOIN invalidations i ON i.dataset_uuid = w.dataset_uuid AND i.made_at >= w.deployed_at
-  JOIN tasks t ON t.task_id = i.task_id
-  JOIN job_revisions r ON r.revision_id = t.revision_id AND r.source ->> 'kind' = 'always_on'
- WHERE w.event = 'reorganisation' AND i.range_end - i.range_start + 1 > w.deeper_than
- ORDER BY w.dag_id, w.rule, i.task_id, i.range_start, i.attempt, i.range_end DESC
+  FROM watched_outputs w
+  JOIN reorganisations i ON i.dataset_uuid = w.dataset_uuid AND i.made_at >= w.deployed_at
+ WHERE i.range_end - i.range_start + 1 > w.deeper_than
+ ORDER BY w.dag_id, w.rule, i.task_id, i.range_start, i.attempt, i.made_at, i.range_end DESC,
+          w.is_published DESC, w.dataset
 ON CONFLICT ON CONSTRAINT notifications_once DO NOTHING
 """
 

@@ -75,7 +75,8 @@ SELECT DISTINCT ON (n.defect, t.task_id)
                 OR (rerun.status = 'Failed' AND rerun.retry_at IS NULL), false) AS has_failed_rerun
   FROM jsonb_populate_recordset(NULL::new_invalidation, %(defects)s)
        WITH ORDINALITY AS n (dataset_uuid, dataset_version, kind, partition_key, range_start,
-                             range_end, filter, reason, once_key, defect)
+                             range_end, filter, reason, once_key, is_reorganisation,
+                             defect)
   JOIN dataset_versions v ON v.dataset_version = n.dataset_version
   JOIN partitions p ON p.dataset_version = n.dataset_version
    AND (p.partition_key = n.partition_key

@@ -30,6 +30,8 @@ class NewInvalidation:
     """Idempotency key: a task that reports the same key twice reports one invalidation."""
     is_reported_defect: bool = False
     """Whether a checker reported it about its input. Otherwise the producer or a user invalidated it."""
+    is_reorganisation: bool = False
+    """Whether the chain replaced these blocks."""
 
 
 def as_rows(new: list[NewInvalidation]) -> Jsonb:
@@ -46,6 +48,7 @@ def as_rows(new: list[NewInvalidation]) -> Jsonb:
                 "filter": n.filter or None,
                 "reason": n.reason,
                 "once_key": n.once_key,
+                "is_reorganisation": n.is_reorganisation,
             }
             for n in new
         ]
@@ -56,9 +59,10 @@ _RECORD = """
 WITH made AS (
     INSERT INTO invalidations (org_id, dataset_uuid, dataset_version, kind, partition_key,
                                range_start, range_end, filter, reason, once_key, made_by, task_id,
-                               attempt)
+                               attempt, is_reorganisation)
     SELECT %(org_id)s, n.dataset_uuid, n.dataset_version, n.kind, n.partition_key, n.range_start,
-           n.range_end, n.filter, n.reason, n.once_key, %(made_by)s, %(task_id)s, %(attempt)s
+           n.range_end, n.filter, n.reason, n.once_key, %(made_by)s, %(task_id)s, %(attempt)s,
+           is_due_to_reorganisation(n.is_reorganisation, n.once_key, %(task_id)s)
       FROM jsonb_populate_recordset(NULL::new_invalidation, %(new)s) n
     ON CONFLICT ON CONSTRAINT invalidations_once DO NOTHING
     RETURNING invalidation_id
@@ -84,7 +88,7 @@ async def record(
 
 _GET = """
 SELECT invalidation_id, dataset_uuid, dataset_version, kind, partition_key, range_start AS start,
-       range_end AS end, filter, reason
+       range_end AS end, filter, reason, is_reorganisation
   FROM invalidations WHERE invalidation_id = ANY(%(invalidation_ids)s)
 """
 
@@ -118,7 +122,7 @@ _LIST = """
 SELECT i.invalidation_id, p.name AS dataset, g.name AS dag, j.name AS job,
        w.output_name AS output, i.kind, i.partition_key, i.range_start AS start,
        i.range_end AS end, i.filter,
-       i.reason, i.made_by, i.made_at, i.routed_at,
+       i.reason, i.is_reorganisation, i.made_by, i.made_at, i.routed_at,
        (SELECT count(*) FROM invalidation_consumers c
          WHERE c.invalidation_id = i.invalidation_id) AS tasks,
        (SELECT count(*) FROM invalidation_consumers c
@@ -129,6 +133,8 @@ SELECT i.invalidation_id, p.name AS dataset, g.name AS dag, j.name AS job,
   JOIN jobs j ON j.job_id = w.job_id JOIN dags g USING (dag_id)
   LEFT JOIN publications p USING (dataset_uuid)
  CROSS JOIN LATERAL (SELECT * FROM invalidations i WHERE i.dataset_uuid = d.dataset_uuid
+                        AND (%(is_reorganisation)s::boolean IS NULL
+                             OR i.is_reorganisation = %(is_reorganisation)s)
                         AND (%(before)s::timestamptz IS NULL
                              OR (i.made_at, i.invalidation_id) < (%(before)s, %(before_id)s))
                       ORDER BY i.made_at DESC, i.invalidation_id DESC LIMIT %(limit)s) i
@@ -142,9 +148,16 @@ async def list_invalidations(
     org_id: UUID,
     *,
     dataset: str | None,
+    is_reorganisation: bool | None,
     after: tuple[datetime, UUID] | None,
     limit: int,
 ) -> list[InvalidationItem]:
     """List one page of invalidations, newest first, with the progress of their consumers."""
-    values = {"org_id": org_id, "name": dataset, **page_start_values(after), "limit": limit}
+    values = {
+        "org_id": org_id,
+        "name": dataset,
+        "is_reorganisation": is_reorganisation,
+        **page_start_values(after),
+        "limit": limit,
+    }
     return await fetch_all(conn, InvalidationItem, _LIST, values)

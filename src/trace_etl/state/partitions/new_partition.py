@@ -37,5 +37,10 @@ class NewPartition:
         return self.verified is not None and bool(self.verified.get("provisional"))
 
     @property
+    def rejected(self) -> list[dict[str, Any]]:
+        """The answers of nodes that were rejected while its blocks were read."""
+        return [] if self.verified is None else self.verified.get("rejected", [])
+
+    @property
     def span(self) -> Range | None:
         return make_range(self.range_start, self.range_end)

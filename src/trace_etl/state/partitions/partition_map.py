@@ -6,6 +6,7 @@ from uuid import UUID
 
 from trace_etl.api.user.data.partition_map import (
     MAX_LISTED,
+    MapHot,
     MapInvalidation,
     MapPartition,
     MapTasks,
@@ -140,10 +141,74 @@ SELECT p.partition_key, p.range_start AS start, p.range_end AS end, p.row_count,
 """
 
 
-async def list_window(conn: Conn, dataset_version: UUID, window: Window) -> list[MapPartition]:
-    """List the partitions of a window, by block."""
-    values = {"dataset_version": dataset_version, **window.values, "limit": MAX_LISTED}
-    return await fetch_all(conn, MapPartition, _LIST, values)
+async def list_window(
+    conn: Conn, dataset_version: UUID, window: Window
+) -> list[MapPartition] | None:
+    """List the partitions of a window, by block; None if there are too many."""
+    values = {"dataset_version": dataset_version, **window.values, "limit": MAX_LISTED + 1}
+    listed = await fetch_all(conn, MapPartition, _LIST, values)
+    return listed if len(listed) <= MAX_LISTED else None
+
+
+# Only partitions whose inputs were replaced can be stale, so the replacements are read, not a million
+# partitions. Each is then compared as in the list.
+_STALE = """
+WITH sources AS (
+    SELECT DISTINCT coalesce(i.dataset_version, d.dataset_version) AS dataset_version
+      FROM job_outputs o JOIN job_inputs i USING (revision_id)
+      JOIN datasets d ON d.dataset_uuid = i.dataset_uuid
+     WHERE o.dataset_version = %(dataset_version)s AND i.reads
+), replaced AS (
+    SELECT v.dataset_version, v.partition_key
+      FROM sources s CROSS JOIN LATERAL (
+           SELECT dataset_version, partition_key FROM invalidations
+            WHERE dataset_version = s.dataset_version AND once_key LIKE 'rewritten:%%'
+            ORDER BY made_xid DESC LIMIT %(limit)s) v
+), stale AS (
+    SELECT DISTINCT p.partition_key, p.range_start
+      FROM replaced r
+      JOIN partition_inputs i ON i.input_version = r.dataset_version
+       AND i.input_key = r.partition_key AND i.dataset_version = %(dataset_version)s
+      JOIN partitions p ON p.dataset_version = i.dataset_version
+       AND p.partition_key = i.partition_key AND p.task_id = i.task_id
+     WHERE p.range_start BETWEEN %(start)s AND %(end)s
+       AND NOT EXISTS (SELECT FROM partitions q
+                        WHERE q.dataset_version = i.input_version AND q.partition_key = i.input_key
+                          AND q.task_id = i.input_task_id)
+)
+SELECT ((range_start - %(start)s) * %(buckets)s::bigint / %(width)s)::int, count(*)
+  FROM stale GROUP BY 1
+"""
+_MAX_REPLACED = 10_000
+
+
+async def count_stale(conn: Conn, dataset_version: UUID, window: Window) -> list[int]:
+    """Return the partitions that begin in each bucket and whose inputs were replaced since."""
+    values = {"dataset_version": dataset_version, **window.values, "limit": _MAX_REPLACED}
+    counts = dict(await (await conn.execute(_STALE, values)).fetchall())
+    return [counts.get(bucket, 0) for bucket in range(window.buckets)]
+
+
+# The table with the newest rows of a name, or the dataset itself if it is a table. The end of its delivery
+# log is the block up to which readers see it.
+_HOT = """
+SELECT g.name AS dag, j.name AS job, d.output_name AS output,
+       coalesce(%(last)s::bigint + 1, (r.config ->> 'start_block')::bigint, 0) AS start,
+       h.cursor_value AS end, d.dataset_uuid, d.dataset_version
+  FROM publications p
+  JOIN datasets d ON d.dataset_uuid = coalesce(p.hot_dataset_uuid, p.dataset_uuid)
+  JOIN delivery_heads h ON h.dataset_uuid = d.dataset_uuid AND h.dataset_version = d.dataset_version
+  JOIN jobs j ON j.job_id = d.job_id JOIN dags g ON g.dag_id = j.dag_id
+  JOIN job_revisions r ON r.revision_id = j.revision_id
+ WHERE p.dataset_uuid = %(dataset_uuid)s AND h.cursor_value IS NOT NULL
+   AND (p.hot_dataset_uuid IS NOT NULL OR %(last)s::bigint IS NULL)
+"""
+
+
+async def get_hot(conn: Conn, dataset_uuid: UUID, last: int | None) -> MapHot | None:
+    """Return the blocks after the last partition that readers see in a hot table."""
+    hot = await fetch_one(conn, MapHot, _HOT, {"dataset_uuid": dataset_uuid, "last": last})
+    return hot if hot is not None and hot.start <= hot.end else None
 
 
 # Each task is counted once, in the bucket of its first block within the window.
@@ -172,14 +237,15 @@ async def count_tasks(conn: Conn, dataset_uuid: UUID, window: Window) -> list[Ma
 
 _INVALIDATIONS = """
 SELECT i.invalidation_id, coalesce(i.range_start, p.range_start) AS start,
-       coalesce(i.range_end, p.range_end) AS end, i.reason, i.made_at,
+       coalesce(i.range_end, p.range_end) AS end, i.reason,
+       i.is_reorganisation, i.made_at,
        i.routed_at IS NULL
        OR EXISTS (SELECT FROM invalidation_consumers c
                    WHERE c.invalidation_id = i.invalidation_id AND c.processed_at IS NULL) AS is_open
   FROM invalidations i
   LEFT JOIN partitions p ON p.dataset_version = i.dataset_version
    AND p.partition_key = i.partition_key
- WHERE i.dataset_uuid = %(dataset_uuid)s AND i.dataset_version = %(dataset_version)s
+ WHERE i.dataset_version = ANY(%(versions)s)
    AND coalesce(i.range_start, p.range_start) <= %(end)s
    AND coalesce(i.range_end, p.range_end) >= %(start)s
  ORDER BY i.made_at DESC LIMIT 200
@@ -187,8 +253,8 @@ SELECT i.invalidation_id, coalesce(i.range_start, p.range_start) AS start,
 
 
 async def list_invalidations(
-    conn: Conn, dataset_uuid: UUID, dataset_version: UUID, window: Window
+    conn: Conn, versions: list[UUID], window: Window
 ) -> list[MapInvalidation]:
-    """List the newest invalidations of a window."""
-    keys = {"dataset_uuid": dataset_uuid, "dataset_version": dataset_version}
-    return await fetch_all(conn, MapInvalidation, _INVALIDATIONS, {**keys, **window.values})
+    """List the newest invalidations of generations in a window."""
+    values = {"versions": versions, **window.values}
+    return await fetch_all(conn, MapInvalidation, _INVALIDATIONS, values)

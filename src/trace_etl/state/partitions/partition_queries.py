@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from trace_etl.api.user.data.datasets import GenerationItem, PartitionItem
+from trace_etl.api.user.data.datasets import GenerationItem, GenerationName, PartitionItem
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 
@@ -62,6 +62,24 @@ async def list_gaps(
     """List the block ranges without a partition between the first and last committed block."""
     cursor = await conn.execute(_GAPS, {"dataset_version": dataset_version, "limit": limit})
     return [(row[0], row[1]) for row in await cursor.fetchall()]
+
+
+_GENERATION_NAMES = """
+SELECT v.dataset_version, v.generation_no,
+       CASE v.dataset_version WHEN d.dataset_version THEN 'current'
+                              WHEN d.building_version THEN 'building' ELSE 'old' END AS state,
+       v.created_at
+  FROM datasets d JOIN dataset_versions v USING (dataset_uuid)
+ WHERE d.dataset_uuid = %(dataset_uuid)s ORDER BY v.generation_no DESC LIMIT %(limit)s
+"""
+
+
+async def list_generation_names(
+    conn: Conn, dataset_uuid: UUID, *, limit: int = 100
+) -> list[GenerationName]:
+    """List the generations of a dataset, newest first, without counting their partitions."""
+    values = {"dataset_uuid": dataset_uuid, "limit": limit}
+    return await fetch_all(conn, GenerationName, _GENERATION_NAMES, values)
 
 
 _GENERATIONS = """

@@ -51,11 +51,16 @@ class Deployment:
 _TEXT = "SELECT text FROM dag_versions WHERE dag_version = %(dag_version)s"
 
 
-async def plan_text(conn: Conn, org_id: UUID, dag: Dag, text: str) -> VersionedPlan:
-    """Plan a deploy of this text without changing anything. Raises Invalid, NameTaken."""
+async def plan_text(
+    conn: Conn, org_id: UUID, dag: Dag, text: str, *, from_version: UUID | None = None
+) -> VersionedPlan:
+    """Plan a deploy of this text without changing anything. Raises Invalid, NameTaken.
+
+    With `from_version`, plan it as if that version of the DAG were deployed.
+    """
     await definitions.find_upstream(conn, org_id, dag, text)
     await bundles.require_bundles(conn, org_id, dag, text)
-    deployed = await deployed_state.get_deployed_dag(conn, org_id, dag)
+    deployed = await deployed_state.get_deployed_dag(conn, org_id, dag, from_version)
     entries = [
         {
             "name": entry.name,

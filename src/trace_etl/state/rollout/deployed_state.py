@@ -1,6 +1,7 @@
 """Read the deployed state of a DAG, which a deploy plan starts from."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 from psycopg.types.multirange import Multirange
@@ -23,11 +24,31 @@ SELECT p.name, string_agg(j.name || '.' || d.output_name, ', '
  WHERE j.dag_id = %(dag_id)s
  GROUP BY p.name
 """
+_JOBS_OF_VERSION = """
+SELECT j.name, coalesce(r.definition, '{}'), r.generation_hash, true, NULL
+  FROM dag_version_jobs m JOIN jobs j USING (job_id)
+  JOIN job_revisions r ON r.revision_id = m.revision_id
+ WHERE m.dag_version = %(dag_version)s
+"""
+_PUBLISHED_BY_VERSION = """
+SELECT p.name, string_agg(j.name || '.' || d.output_name, ', '
+                          ORDER BY j.name || '.' || d.output_name COLLATE "C")
+  FROM dag_versions v
+ CROSS JOIN LATERAL jsonb_populate_recordset(NULL::publication_entry, v.publications) p
+  JOIN dataset_producers d USING (dataset_uuid)
+  JOIN dag_version_jobs m ON m.dag_version = v.dag_version AND m.job_id = d.job_id
+  JOIN jobs j ON j.job_id = d.job_id
+ WHERE v.dag_version = %(dag_version)s
+ GROUP BY p.name
+"""
 # Sources and splitters write no partitions: the scopes of their events are counted instead.
 _CONTENTS = """
 SELECT j.name, o.name, greatest(p.partitions, e.scopes), p.partitions, p.row_count, p.byte_count,
        coalesce(p.ranges, e.ranges), p.tasks
-  FROM jobs j JOIN job_outputs o ON o.revision_id = j.revision_id
+  FROM jobs j
+  JOIN job_outputs o ON o.revision_id = coalesce(
+       (SELECT m.revision_id FROM dag_version_jobs m
+         WHERE m.dag_version = %(dag_version)s AND m.job_id = j.job_id), j.revision_id)
  CROSS JOIN LATERAL (
        SELECT count(*) AS partitions, count(DISTINCT task_id) AS tasks,
               coalesce(sum(row_count), 0)::bigint AS row_count,
@@ -70,18 +91,24 @@ class DeployedDag:
     """Jobs of other DAGs by the published name that they read."""
 
 
-async def get_deployed_dag(conn: Conn, org_id: UUID, dag: Dag) -> DeployedDag:
-    """Read the deployed version of a DAG, with the contents that the new file replaces."""
+async def get_deployed_dag(
+    conn: Conn, org_id: UUID, dag: Dag, version: UUID | None = None
+) -> DeployedDag:
+    """Read the deployed version of a DAG, with the contents that the new file replaces.
+
+    With `version`, read that version as if it were deployed, with what is kept of its contents.
+    """
     row = await (await conn.execute(_DAG, {"org_id": org_id, "name": dag.name})).fetchone()
     if row is None:
         return DeployedDag(None, None, {}, {}, {})
-    key = {"dag_id": row[0]}
-    rows = await (await conn.execute(_JOBS, key)).fetchall()
+    key = {"dag_id": row[0], "dag_version": version}
+    rows = await (await conn.execute(_JOBS_OF_VERSION if version else _JOBS, key)).fetchall()
     jobs = {r[0]: DeployedState(r[1], r[2], r[3], {}, r[4]) for r in rows}
-    published = {r[0]: r[1] for r in await (await conn.execute(_PUBLISHED, key)).fetchall()}
+    names = await conn.execute(_PUBLISHED_BY_VERSION if version else _PUBLISHED, key)
+    published = dict(await names.fetchall())
     readers = await find_readers(conn, row[0])
     affected = find_affected_jobs(jobs, published, dag)
-    contents = await _fetch_contents(conn, row[0], affected)
+    contents = await _fetch_contents(conn, {**key, "names": affected})
     deployed = {name: replace(job, contents=contents.get(name, {})) for name, job in jobs.items()}
     return DeployedDag(row[0], row[1], deployed, published, readers)
 
@@ -93,11 +120,11 @@ async def find_readers(conn: Conn, dag_id: UUID) -> dict[str, list[str]]:
 
 
 async def _fetch_contents(
-    conn: Conn, dag_id: UUID, names: list[str]
+    conn: Conn, values: dict[str, Any]
 ) -> dict[str, dict[str, GenerationContents]]:
     by_job: dict[str, dict[str, GenerationContents]] = {}
-    if names:
-        cursor = await conn.execute(_CONTENTS, {"dag_id": dag_id, "names": names})
+    if values["names"]:
+        cursor = await conn.execute(_CONTENTS, values)
         for job, output, scopes, partitions, rows, size, ranges, tasks in await cursor.fetchall():
             contents = GenerationContents(
                 scopes, partitions, rows, size, to_block_ranges(ranges), tasks

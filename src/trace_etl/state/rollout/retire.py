@@ -49,11 +49,9 @@ async def retire_tasks(conn: Conn, dag_id: UUID, *, reason: str = "the DAG was r
     return (await conn.execute(_RETIRE_TASKS, {"dag_id": dag_id, "reason": reason})).rowcount
 
 
-# An attempt that was asked to stop may still run. The task continues with the next attempt, so a late
-# completion of the old attempt is refused, as after a lost lease.
 _REQUEUE = """
 WITH wanted AS MATERIALIZED (
-    SELECT t.task_id, t.status, t.attempt, t.worker_id, t.started_at, t.lease_token
+    SELECT t.task_id
       FROM jobs j JOIN tasks t ON t.job_id = j.job_id
       JOIN job_revisions own ON own.revision_id = t.revision_id
      WHERE j.dag_id = %(dag_id)s AND j.active AND t.abandoned
@@ -66,25 +64,8 @@ WITH wanted AS MATERIALIZED (
              WHERE i.revision_id = t.revision_id AND i.dataset_uuid = t.dataset_uuid
                AND input_generation(i, d) = t.dataset_version))
      ORDER BY t.task_id FOR UPDATE OF t
-), ended AS (
-    INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_message)
-    SELECT task_id, attempt, worker_id, started_at, 'Canceled', 'the DAG was redeployed'
-      FROM wanted WHERE status = 'Running'
-    ON CONFLICT (task_id, attempt) DO NOTHING
-), again AS (
-    UPDATE tasks t
-       SET status = 'Queued', abandoned = false, cancel_requested = false, queued_at = now(),
-           attempt = CASE WHEN w.lease_token IS NULL THEN t.attempt ELSE t.attempt + 1 END,
-           max_attempts = t.attempt + t.max_attempts, retry_at = NULL, lease_token = NULL,
-           lease_expires_at = NULL, deadline_at = NULL, worker_id = NULL, started_at = NULL,
-           finished_at = NULL, completion_hash = NULL, cause = NULL, error_code = NULL,
-           error_message = NULL
-      FROM wanted w WHERE t.task_id = w.task_id
-    RETURNING t.task_id, t.runtime
-), woken AS (
-    SELECT count(*) FROM enqueue(ARRAY(SELECT wake_entry(task_id, runtime) FROM again))
 )
-SELECT count(*) FROM again CROSS JOIN woken
+SELECT queue_again(ARRAY(SELECT task_id FROM wanted), 'the DAG was redeployed')
 """
 
 

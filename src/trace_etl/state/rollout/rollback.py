@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from trace_etl.api.user.rollouts import RestoredDataset
 from trace_etl.model.errors import NothingToRollBack
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.rows import fetch_all
 from trace_etl.state.feed import delivery_log
 from trace_etl.state.rollout import backfill_consumers, retire, rollouts
 from trace_etl.state.storage import retired_generations
@@ -29,9 +31,13 @@ SELECT m.revision_id FROM dag_version_jobs m JOIN jobs j USING (job_id)
 _RESTORE_DATASETS = """
 UPDATE datasets d SET dataset_version = o.dataset_version, building_version = NULL
   FROM dag_version_jobs m JOIN job_outputs o USING (revision_id)
+  JOIN datasets old ON old.dataset_uuid = o.dataset_uuid
+  JOIN jobs j ON j.job_id = m.job_id
  WHERE m.dag_version = %(dag_version)s AND d.dataset_uuid = o.dataset_uuid
    AND d.dataset_version IS DISTINCT FROM o.dataset_version
-RETURNING d.dataset_uuid
+RETURNING j.name AS job, d.output_name AS output,
+          (SELECT p.name FROM publications p WHERE p.dataset_uuid = d.dataset_uuid) AS dataset,
+          d.dataset_uuid, old.dataset_version AS from_version, d.dataset_version AS to_version
 """
 
 
@@ -44,10 +50,18 @@ class RolledBack:
     from_version: UUID
     canceled: int
     """Tasks of the retired version that were canceled, or asked to stop."""
+    requeued: int
+    """Tasks of the restored version that had been canceled and run again."""
     revisions: list[UUID]
     """The revisions whose generation is current again."""
-    datasets: list[UUID]
+    datasets: list[RestoredDataset]
     """The datasets whose current generation changed."""
+
+
+async def preview(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
+    """Return what a rollback would do now: do it, and undo it. Raises the errors of `roll_back`."""
+    async with conn.transaction(force_rollback=True):
+        return await roll_back(conn, org_id, dag)
 
 
 async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
@@ -65,13 +79,14 @@ async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
     await conn.execute(_RESTORE_JOBS, version)
     await delivery_log.set_reason(conn, "rollback")
     await retire.retire_jobs(conn, current.dag_id, current.previous_version)
-    moved = await (await conn.execute(_RESTORE_DATASETS, version)).fetchall()
+    datasets = await fetch_all(conn, RestoredDataset, _RESTORE_DATASETS, version)
     await rollouts.clear_building_datasets(conn, current.dag_id)
     await rollouts.publish_names(conn, org_id, current.dag_id, current.previous_version)
     await rollouts.switch_version(conn, current.dag_id, current.previous_version)
     canceled = await retire.retire_tasks(conn, current.dag_id)
-    await retire.requeue_tasks(conn, current.dag_id)
-    datasets: list[UUID] = [row[0] for row in moved]
+    requeued = await retire.requeue_tasks(conn, current.dag_id)
     await backfill_consumers.backfill(conn, revisions)
-    await backfill_consumers.backfill_readers(conn, datasets)
-    return RolledBack(current.previous_version, current.dag_version, canceled, revisions, datasets)
+    await backfill_consumers.backfill_readers(conn, [d.dataset_uuid for d in datasets])
+    return RolledBack(
+        current.previous_version, current.dag_version, canceled, requeued, revisions, datasets
+    )

@@ -61,6 +61,7 @@ WITH ended AS MATERIALIZED (
            lease_seconds = e.heartbeat_timeout_seconds, timeout_seconds = %(timeout_seconds)s,
            lease_token = NULL, lease_expires_at = NULL, deadline_at = NULL, worker_id = NULL,
            started_at = NULL, finished_at = NULL, completion_hash = NULL, cause = NULL,
+           isolation = NULL,
            cancel_requested = false, abandoned = false,
            cursor_value = (SELECT max(v.cursor_value) FROM events v
                             WHERE v.producer_task_id = t.task_id AND v.cursor_value IS NOT NULL)

@@ -60,7 +60,7 @@ class TriggerResult:
     ranges: list[Range] = field(default_factory=list[Range])
     """The blocks of a range that were not triggered before: one new event each."""
     retried: list[UUID] = field(default_factory=list[UUID])
-    """Failed tasks of what was triggered before. They are retried."""
+    """Failed and canceled tasks of what was triggered before. They run again."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ async def trigger(
 ) -> TriggerResult:
     """Emit the events of a source for a scope, each block and each key once.
 
-    Failed tasks of what was triggered before are retried. Raises NotFound, Conflict, Invalid.
+    Failed and canceled tasks of what was triggered before run again. Raises NotFound, Conflict, Invalid.
     """
     values = {"org_id": org_id, "dag": dag, "job": job}
     source = await fetch_one(conn, _Source, _FIND_SOURCE, values)

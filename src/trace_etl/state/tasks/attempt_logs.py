@@ -42,16 +42,49 @@ async def append(conn: Conn, fence: Fence, position: int, text: str) -> bool:
     return bool(row and row[0])
 
 
+# A part belongs to the window if it overlaps it.
 _LIST = """
 SELECT position, text, logged_at FROM attempt_logs
- WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND position >= %(start)s
- ORDER BY position LIMIT %(limit)s
+ WHERE task_id = %(task_id)s AND attempt = %(attempt)s
+   AND position + octet_length(text) > %(start)s AND position < %(end)s
+ ORDER BY position
 """
 
 
 async def list_parts(
-    conn: Conn, task_id: UUID, attempt: int, *, start: int, limit: int
+    conn: Conn, task_id: UUID, attempt: int, *, start: int, end: int
 ) -> list[LogPart]:
-    """List the parts of an attempt from a position on."""
-    values = {"task_id": task_id, "attempt": attempt, "start": start, "limit": limit}
-    return await fetch_all(conn, LogPart, _LIST, values)
+    """List the parts of a window, cut to it. A character belongs to the window if its first byte does."""
+    values = {"task_id": task_id, "attempt": attempt, "start": start, "end": end}
+    parts = await fetch_all(conn, LogPart, _LIST, values)
+    return [cut for part in parts if (cut := _cut(part, start, end)) is not None]
+
+
+def _cut(part: LogPart, start: int, end: int) -> LogPart | None:
+    content = part.text.encode()
+    first = _find_character(content, start - part.position)
+    last = _find_character(content, end - part.position)
+    if (first, last) == (0, len(content)):
+        return part
+    cut = {"position": part.position + first, "text": content[first:last].decode()}
+    return part.model_copy(update=cut) if first < last else None
+
+
+def _find_character(content: bytes, at: int) -> int:
+    """Return the next position from which a character begins, at most the end."""
+    at = min(max(at, 0), len(content))
+    while at < len(content) and content[at] & 0xC0 == 0x80:
+        at += 1
+    return at
+
+
+_SIZE = """
+SELECT coalesce(max(position + octet_length(text)), 0) FROM attempt_logs
+ WHERE task_id = %(task_id)s AND attempt = %(attempt)s
+"""
+
+
+async def get_size(conn: Conn, task_id: UUID, attempt: int) -> int:
+    """Return the number of bytes that an attempt has written so far."""
+    row = await (await conn.execute(_SIZE, {"task_id": task_id, "attempt": attempt})).fetchone()
+    return row[0] if row else 0

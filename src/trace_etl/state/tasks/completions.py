@@ -70,11 +70,12 @@ WITH done AS (
        AND t.status || '' = 'Running' AND t.cursor_value IS NULL AND t.invalidation_id IS NULL
        AND t.max_concurrency IS NULL
     RETURNING t.task_id, t.attempt, t.worker_id, t.started_at, t.status, t.error_code,
-              t.error_message
+              t.error_message, t.isolation
 ), history AS (
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,
-                               error_message)
-    SELECT task_id, attempt, worker_id, started_at, status, error_code, error_message FROM done
+                               error_message, isolation)
+    SELECT task_id, attempt, worker_id, started_at, status, error_code, error_message, isolation
+      FROM done
     ON CONFLICT (task_id, attempt) DO UPDATE
         SET outcome = EXCLUDED.outcome, error_code = EXCLUDED.error_code,
             error_message = EXCLUDED.error_message, ended_at = now()
@@ -111,7 +112,7 @@ WITH done AS (
     RETURNING t.task_id, t.attempt, t.org_id, t.job_id, t.worker_id, t.started_at, t.status,
               t.error_code, t.error_message, t.max_concurrency, t.revision_id, t.dataset_uuid,
               t.dataset_version, t.cursor_value, t.invalidation_id, t.pinned_snapshot, w.outputs,
-              w.isolation
+              coalesce(w.isolation, t.isolation) AS isolation
 ), history AS (
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, error_code,
                                error_message, outputs, isolation)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from trace_etl.model.task import Fence
+from trace_etl.model.task import Fence, Isolation
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 
@@ -27,15 +27,18 @@ class Lease:
 # completion.
 _EXTEND = """
 WITH requested AS (
-    SELECT DISTINCT *
-      FROM unnest(%(task_ids)s::uuid[], %(attempts)s::int[], %(lease_tokens)s::uuid[])
-        AS w (task_id, attempt, lease_token)
+    SELECT task_id, attempt, lease_token, max(isolation) AS isolation
+      FROM unnest(%(task_ids)s::uuid[], %(attempts)s::int[], %(lease_tokens)s::uuid[],
+                  %(isolations)s::text[])
+        AS w (task_id, attempt, lease_token, isolation)
+     GROUP BY task_id, attempt, lease_token
 ), locked AS (
-    SELECT t.task_id FROM tasks t JOIN requested w USING (task_id, attempt, lease_token)
+    SELECT t.task_id, w.isolation FROM tasks t JOIN requested w USING (task_id, attempt, lease_token)
      WHERE t.status = 'Running' ORDER BY t.task_id FOR UPDATE OF t
 )
 UPDATE tasks t
-   SET lease_expires_at = now() + make_interval(secs => t.lease_seconds)  -- the database clock is the only clock
+   SET lease_expires_at = now() + make_interval(secs => t.lease_seconds),  -- the database clock is the only clock
+       isolation = coalesce(l.isolation, t.isolation)
   FROM locked l
  WHERE t.task_id = l.task_id
 RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.cancel_requested,
@@ -43,8 +46,17 @@ RETURNING t.task_id, t.attempt, t.lease_token, t.lease_expires_at, t.cancel_requ
 """
 
 
-async def extend(conn: Conn, fences: list[Fence]) -> dict[Fence, Lease]:
+@dataclass(frozen=True)
+class Extension:
+    """A heartbeat of an attempt, and how its code is isolated, if its sandbox has started."""
+
+    fence: Fence
+    isolation: Isolation | None = None
+
+
+async def extend(conn: Conn, extensions: list[Extension]) -> dict[Fence, Lease]:
     """Extend leases. A stale fence has no entry in the result."""
+    fences = [extension.fence for extension in extensions]
     rows = await fetch_all(
         conn,
         Lease,
@@ -53,6 +65,7 @@ async def extend(conn: Conn, fences: list[Fence]) -> dict[Fence, Lease]:
             "task_ids": [f.task_id for f in fences],
             "attempts": [f.attempt for f in fences],
             "lease_tokens": [f.lease_token for f in fences],
+            "isolations": [extension.isolation for extension in extensions],
         },
     )
     return {Fence(r.task_id, r.attempt, r.lease_token): r for r in rows}
@@ -169,12 +182,12 @@ WITH ended AS (
                  FROM (SELECT next_attempt_of(tasks, 0, %(retry_after)s::interval, false)
                            AS due) next)
      WHERE task_id = %(task_id)s AND attempt = %(attempt)s AND status = 'Running'
-    RETURNING task_id, attempt, worker_id, started_at, status, job_id, max_concurrency
+    RETURNING task_id, attempt, worker_id, started_at, status, isolation, job_id, max_concurrency
 ), history AS (
     INSERT INTO task_attempts (task_id, attempt, worker_id, started_at, outcome, cause, error_code,
-                               error_message)
+                               error_message, isolation)
     SELECT task_id, attempt, worker_id, started_at, status, %(cause)s, %(cause)s,
-           %(error_message)s
+           %(error_message)s, isolation
       FROM ended
 )
 -- The attempt made room under a concurrency cap: wake a task that waits for it.
@@ -207,7 +220,7 @@ WITH due AS (
     UPDATE tasks t
        SET status = 'Queued', attempt = attempt + 1, queued_at = now(), retry_at = NULL,
            lease_token = NULL, lease_expires_at = NULL, deadline_at = NULL, worker_id = NULL,
-           started_at = NULL, completion_hash = NULL, cause = NULL
+           started_at = NULL, completion_hash = NULL, cause = NULL, isolation = NULL
       FROM due
      WHERE t.task_id = due.task_id
     RETURNING t.task_id, t.attempt, t.runtime

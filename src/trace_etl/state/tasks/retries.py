@@ -1,4 +1,7 @@
-"""Retry failed tasks on request: by task, job, DAG or error code, or because a range is triggered again."""
+"""Retry failed tasks on request: by task, job, DAG or error code, or because a range is triggered again.
+
+A range that is triggered again also queues its canceled tasks.
+"""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -110,34 +113,50 @@ WITH RECURSIVE downstream (job_id) AS (
       JOIN job_inputs i ON i.dataset_uuid = p.dataset_uuid
       JOIN jobs j ON j.active AND i.revision_id IN (j.revision_id, j.building_revision_id)
 )
-SELECT t.task_id
+SELECT t.task_id, t.status
   FROM downstream JOIN tasks t USING (job_id)
- WHERE t.status = 'Failed' AND t.retry_at IS NULL
-   AND t.range_start <= %(end)s AND t.range_end >= %(start)s
-   AND NOT EXISTS (SELECT FROM unwanted_tasks u WHERE u.task_id = t.task_id)
+ WHERE has_stopped(t) AND t.range_start <= %(end)s AND t.range_end >= %(start)s
 """
 
 
 async def retry_downstream(conn: Conn, job_id: UUID, span: Range) -> list[UUID]:
-    """Retry permanently failed tasks of a source's consumers, direct and indirect, in a range.
+    """Run failed and canceled tasks of a source's consumers, direct and indirect, in a range again.
 
     Returns the tasks.
     """
     values = {"job_id": job_id, "start": span.start, "end": span.end}
-    rows = await (await conn.execute(_FIND_DOWNSTREAM, values)).fetchall()
-    return sorted(await retry(conn, [row[0] for row in rows]))
+    return await _run_again(conn, await (await conn.execute(_FIND_DOWNSTREAM, values)).fetchall())
 
 
 _FIND_CAUSED = """
-SELECT t.task_id
+SELECT t.task_id, t.status
   FROM caused_work(%(dag_id)s, ARRAY[%(event_id)s::uuid], '{}') w JOIN tasks t USING (task_id)
- WHERE t.status = 'Failed' AND t.retry_at IS NULL
-   AND NOT EXISTS (SELECT FROM unwanted_tasks u WHERE u.task_id = t.task_id)
+ WHERE has_stopped(t)
 """
 
 
 async def retry_caused(conn: Conn, dag_id: UUID, event_id: UUID) -> list[UUID]:
-    """Retry permanently failed tasks that an event caused in its DAG. Returns the tasks."""
+    """Run failed and canceled tasks that an event caused in its DAG again. Returns the tasks."""
     values = {"dag_id": dag_id, "event_id": event_id}
-    rows = await (await conn.execute(_FIND_CAUSED, values)).fetchall()
-    return sorted(await retry(conn, [row[0] for row in rows]))
+    return await _run_again(conn, await (await conn.execute(_FIND_CAUSED, values)).fetchall())
+
+
+# The status is checked on the locked rows.
+_QUEUE_CANCELED = """
+WITH wanted AS MATERIALIZED (
+    SELECT t.task_id FROM tasks t
+     WHERE t.task_id = ANY(%(task_ids)s) AND has_stopped(t) AND t.status <> 'Failed'
+     ORDER BY t.task_id FOR UPDATE
+), queued AS (
+    SELECT queue_again(ARRAY(SELECT task_id FROM wanted), 'the scope was triggered again') AS n
+)
+SELECT task_id FROM wanted CROSS JOIN queued
+"""
+
+
+async def _run_again(conn: Conn, stopped: Sequence[tuple[UUID, str]]) -> list[UUID]:
+    """Retry the failed ones of some tasks and queue the canceled ones. Returns those that run again."""
+    failed = [task_id for task_id, status in stopped if status == "Failed"]
+    values = {"task_ids": [task_id for task_id, status in stopped if status != "Failed"]}
+    queued = await (await conn.execute(_QUEUE_CANCELED, values)).fetchall()
+    return sorted({*await retry(conn, failed), *(row[0] for row in queued)})

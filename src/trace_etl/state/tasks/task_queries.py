@@ -1,15 +1,22 @@
-"""Read tasks, cancel them, and enqueue wake-ups for queued ones."""
+"""Read tasks, and enqueue wake-ups for queued ones."""
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.tasks import AttemptItem, Status, TaskItem
+from trace_etl.api.user.tasks import AttemptItem, Status, TaskDefinition, TaskItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.catalog.jobs import WorkFilter
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.db.rows import NewestFirstKey, fetch_all, fetch_one, newest_first_values
+from trace_etl.state.db.rows import (
+    NewestFirstKey,
+    fetch_all,
+    fetch_dicts,
+    fetch_one,
+    newest_first_values,
+)
 
 
 class TaskWithFacts(TaskItem):
@@ -75,6 +82,43 @@ async def get_task(conn: Conn, org_id: UUID | None, task_id: UUID) -> TaskWithFa
     return task
 
 
+_PAYLOAD = """
+SELECT range_start AS start, range_end AS end, parameters, invalidation_id, bulk
+  FROM tasks WHERE task_id = %(task_id)s
+"""
+_DEFINITION = """
+SELECT r.revision_id, r.revision_id = j.revision_id IS TRUE AS is_current, r.config,
+       r.execution_strategy, r.update_strategy, r.partition_by, r.secrets,
+       r.udf ->> 'bundle' AS bundle,
+       (SELECT v.dag_version FROM dag_version_jobs m JOIN dag_versions v USING (dag_version)
+         WHERE m.job_id = r.job_id AND m.revision_id = r.revision_id
+         ORDER BY v.created_at DESC LIMIT 1) AS dag_version,
+       (SELECT coalesce(json_agg(json_build_object(
+                   'name', i.name, 'dag', w.dag, 'job', w.job, 'output', w.output,
+                   'dataset', p.name, 'where', i.where_map) ORDER BY i.input_index), '[]')
+          FROM job_inputs i LEFT JOIN publications p USING (dataset_uuid)
+          LEFT JOIN LATERAL (
+               SELECT g.name AS dag, o.name AS job, w.output_name AS output
+                 FROM datasets d JOIN dataset_producers w USING (dataset_uuid)
+                 JOIN jobs o ON o.job_id = d.job_id AND o.job_id = w.job_id
+                 JOIN dags g ON g.dag_id = o.dag_id
+                WHERE d.dataset_uuid = i.dataset_uuid) w ON true
+         WHERE i.revision_id = r.revision_id) AS inputs
+  FROM tasks t JOIN job_revisions r USING (revision_id) JOIN jobs j ON j.job_id = r.job_id
+ WHERE t.task_id = %(task_id)s
+"""
+
+
+async def get_payload(conn: Conn, task_id: UUID) -> dict[str, Any]:
+    """Read what a task works on, as the fields of `TaskDetail`, with the definition that it runs.
+
+    Neither has tokens or values of secrets: those exist in the answer to a claim and in workers only.
+    """
+    (payload,) = await fetch_dicts(conn, _PAYLOAD, {"task_id": task_id})
+    definition = await fetch_one(conn, TaskDefinition, _DEFINITION, {"task_id": task_id})
+    return {**payload, "definition": definition}
+
+
 _ATTEMPTS = """
 SELECT attempt, worker_id, started_at, ended_at, outcome, cause, error_code, error_message,
        isolation, coalesce(outputs, '[]') AS outputs
@@ -85,24 +129,6 @@ SELECT attempt, worker_id, started_at, ended_at, outcome, cause, error_code, err
 async def list_attempts(conn: Conn, task_id: UUID) -> list[AttemptItem]:
     """List the ended attempts of a task, first to last."""
     return await fetch_all(conn, AttemptItem, _ATTEMPTS, {"task_id": task_id})
-
-
-_CANCEL = """
-UPDATE tasks
-   SET status = CASE status WHEN 'Running' THEN status ELSE 'Canceled' END,
-       finished_at = CASE status WHEN 'Running' THEN finished_at ELSE now() END,
-       cause = CASE status WHEN 'Running' THEN cause END,  -- so a late completion is refused
-       retry_at = NULL, cancel_requested = true
- WHERE task_id = %(task_id)s AND org_id = %(org_id)s
-   AND (status IN ('Queued', 'Running') OR retry_at IS NOT NULL)
-RETURNING status
-"""
-
-
-async def cancel_task(conn: Conn, org_id: UUID, task_id: UUID) -> str | None:
-    """Cancel a waiting task, or ask a running one to stop. Returns None if it has ended already."""
-    row = await (await conn.execute(_CANCEL, {"task_id": task_id, "org_id": org_id})).fetchone()
-    return row[0] if row else None
 
 
 _WAKE_CAPPED_JOB = """

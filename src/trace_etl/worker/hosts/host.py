@@ -22,7 +22,7 @@ from prometheus_client import REGISTRY, generate_latest
 from pydantic import BaseModel
 
 from trace_etl import logs
-from trace_etl.api.task.events import Event
+from trace_etl.api.task.events import ChainHead, Event
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.data import migrations
 from trace_etl.model.errors import TraceError
@@ -55,6 +55,7 @@ class HostedRun:
             self._emit,
             self._publish,
             is_paused=lambda: self.is_paused,
+            report_head=self._report_head,
             log=self._log,
             secrets=secrets,
         )
@@ -64,6 +65,9 @@ class HostedRun:
     ) -> None:
         bodies = [event.model_dump(exclude_unset=True) for event in events]
         self._call("emit", events=bodies, invalidations=[dict(item) for item in invalidations])
+
+    def _report_head(self, head: ChainHead) -> None:
+        self._call("report_head", head=head.model_dump())
 
     def _publish(self, dataset_uuid: UUID, batch_uri: str, **details: object) -> None:
         self._call("publish", dataset_uuid=dataset_uuid, batch_uri=batch_uri, details=details)
@@ -105,7 +109,8 @@ class OperatorHost:
         elif kind == "warm":
             threading.Thread(target=self._warm, name="warm").start()
         elif kind == "metrics":
-            self._frames.send("metrics", text=generate_latest(REGISTRY).decode())
+            text = generate_latest(REGISTRY).decode()
+            self._frames.send("metrics", number=message["number"], text=text)
         elif message["run"] in self._runs:
             self._pass_on(*self._runs[message["run"]], message)
 

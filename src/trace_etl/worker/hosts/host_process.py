@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import psutil
 import structlog
 
 from trace_etl import launcher
-from trace_etl.api.task.events import Event
+from trace_etl.api.task.events import ChainHead, Event
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.model.errors import TraceError
@@ -68,6 +69,7 @@ class HostProcess:
         self._inboxes: dict[int, _Inbox] = {}
         self._running: dict[int, UUID] = {}
         self._lock = threading.Lock()
+        self._scraping = threading.Lock()
         self._ended = threading.Event()
         self._answers = {kind: _Inbox() for kind in _ANSWERS}
         threading.Thread(target=self._read, name=f"host-{self.pid}", daemon=True).start()
@@ -95,8 +97,15 @@ class HostProcess:
 
     def read_metrics(self) -> str:
         """Return the metrics of the host in Prometheus' text format. Raises HostLost."""
-        self._send("metrics")
-        return self._await("metrics", _METRICS_SECONDS)["text"]
+        deadline = time.monotonic() + _METRICS_SECONDS
+        with self._scraping:
+            number = next(self._numbers)
+            self._send("metrics", number=number)
+            while True:
+                left = max(0.0, deadline - time.monotonic())
+                answer = self._await("metrics", left)
+                if answer["number"] == number:  # else it is the late answer to an earlier request
+                    return answer["text"]
 
     def run(self, task: TaskPayload, link: DispatcherLink) -> TaskResult:
         """Run a task. Raises FailedInHost, HostLost."""
@@ -235,7 +244,8 @@ class HostProcess:
 
 
 def _start(command: HostCommand, connection: socket.socket) -> subprocess.Popen[bytes]:
-    # No parent-death signal: the kernel would watch the thread of a slot. The socket's end tells it.
+    # No parent-death signal: the kernel would send it when the thread of the slot ends. The host
+    # notices the end of its worker by the end of the socket.
     numbers = [str(number) for number in (os.getpid(), 0, -1, -1)]
     argv = [sys.executable, "-I", "-S", launcher.__file__, *numbers, command.allowed]
     argv += [str(command.directory), sys.executable, *_COMMAND]
@@ -254,6 +264,9 @@ def _call_dispatcher(link: DispatcherLink, name: str, arguments: Message) -> Non
     if name == "emit":
         events: Sequence[Event] = [Event.model_validate(event) for event in arguments["events"]]
         link.emit(events, arguments["invalidations"])
+        return
+    if name == "report_head":
+        link.report_head(ChainHead.model_validate(arguments["head"]))
         return
     assert name == "publish" and link.publish is not None
     dataset_uuid = UUID(arguments["dataset_uuid"])

@@ -4,11 +4,11 @@ import json
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 from uuid import UUID
 
 import structlog
@@ -17,15 +17,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from trace_etl.api.task.lifecycle import TaskPayload, TaskResult
-from trace_etl.model.task import Isolation
 from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.hosts.host_process import HostCommand, HostLost, HostProcess
-from trace_etl.worker.settings import HostSettings, WorkerSettings
+from trace_etl.worker.settings import HostSettings, ServedRuntimes, WorkerSettings
 
 _log = structlog.stdlib.get_logger()
 _PASSED = ("TRACE_HOME",)
 _WITHHELD = ("TRACE_", "PG")
+_CHECK_SECONDS = 60.0
 
 
 @dataclass
@@ -35,53 +35,57 @@ class _Warm:
     process: HostProcess
     temporary: Path
     users: int = 0
+    keep_until: float = 0.0
+    """When it ends if no task uses it, on the monotonic clock."""
 
 
 @dataclass(eq=False)
 class HostRunner(Collector):
     """Starts hosts when tasks need them, and passes tasks on."""
 
-    isolation: ClassVar[Isolation | None] = None
     cfg: WorkerSettings
-    slots: int
+    served: ServedRuntimes
     environment: Mapping[str, str] = field(repr=False)
     """The environment of the worker. A host gets a part of it."""
     _hosts: dict[UUID, _Warm] = field(default_factory=dict[UUID, _Warm])
     """The hosts by organisation, the least recently used first."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
     _starting: threading.Lock = field(default_factory=threading.Lock)
+    _is_closed: bool = False
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._end_idle, name="idle-hosts", daemon=True).start()
 
     def warm(self) -> None:
         """Start the host of the stack's own organisation, and Spark in it. Raises TraceError."""
-        with self._use(self.cfg.org_id) as host:
+        with self._use(self.cfg.org_id, self.served.idle_limit()) as host:
             host.warm()
 
     def run(self, task: TaskPayload, link: DispatcherLink) -> TaskResult:
         """Run a task in the host of its organisation. Raises FailedInHost, HostLost."""
-        with self._use(task.org_id or self.cfg.org_id) as host:
+        idle_limit = self.served.idle_limit(task.runtime)
+        with self._use(task.org_id or self.cfg.org_id, idle_limit) as host:
             return host.run(task, link)
 
     def cancel(self, task_id: UUID, within: float) -> None:
         """Cancel a task. If it does not end within these seconds, its host is killed."""
-        with self._lock:
+        with self._changed:
             hosts = list(self._hosts.values())
         for host in hosts:
             host.process.cancel(task_id, within)
 
-    def cool(self) -> None:
-        """Stop the hosts without tasks. The next task starts its host again."""
-        self._stop(self._take_idle(keep=0))
-
     def close(self) -> None:
         """Stop all hosts."""
-        with self._lock:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
             taken = list(self._hosts.values())
             self._hosts.clear()
         self._stop(taken)
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics of the hosts, for the worker's endpoint."""
-        with self._lock:
+        with self._changed:
             hosts = list(self._hosts.values())
         merged: dict[str, Metric] = {}
         for host in hosts:
@@ -97,7 +101,8 @@ class HostRunner(Collector):
     # --- hosts --------------------------------------------------------------------------------
 
     @contextmanager
-    def _use(self, org_id: UUID) -> Generator[HostProcess]:
+    def _use(self, org_id: UUID, idle_limit: float) -> Generator[HostProcess]:
+        """Reserve the host of an organisation. It stays for this time after its use."""
         host = self._find(org_id)
         if host is None:
             with self._starting:
@@ -105,12 +110,14 @@ class HostRunner(Collector):
         try:
             yield host.process
         finally:
-            with self._lock:
+            with self._changed:
                 host.users -= 1
+                host.keep_until = max(host.keep_until, time.monotonic() + idle_limit)
+                self._changed.notify_all()
 
     def _find(self, org_id: UUID) -> _Warm | None:
         """Reserve the host of an organisation, if it runs."""
-        with self._lock:
+        with self._changed:
             host = self._hosts.pop(org_id, None)
             if host is not None and not host.process.is_alive:
                 shutil.rmtree(host.temporary, ignore_errors=True)
@@ -122,7 +129,7 @@ class HostRunner(Collector):
 
     def _start(self, org_id: UUID) -> _Warm:
         # A host has a JVM of its own: keep as many as tasks can run at once.
-        self._stop(self._take_idle(keep=self.slots - 1))
+        self._stop(self._take_surplus(keep=self.served.slots - 1))
         temporary = Path(tempfile.mkdtemp(prefix="host-"))
         try:
             process = HostProcess(self._make_command(org_id, temporary))
@@ -130,17 +137,34 @@ class HostRunner(Collector):
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         host = _Warm(process, temporary, users=1)
-        with self._lock:
+        with self._changed:
             self._hosts[org_id] = host
         _log.info("host_started", org_id=str(org_id), pid=process.pid)
         return host
 
-    def _take_idle(self, keep: int) -> list[_Warm]:
+    def _take_surplus(self, keep: int) -> list[_Warm]:
         """Remove and return hosts that no task uses, until at most `keep` are left."""
-        with self._lock:
+        with self._changed:
             idle = [org_id for org_id, host in self._hosts.items() if host.users == 0]
             surplus = max(0, len(self._hosts) - keep)
             return [self._hosts.pop(org_id) for org_id in idle[:surplus]]
+
+    def _end_idle(self) -> None:
+        """End hosts that were not used for the `idle_timeout` of their runtimes."""
+        while not self._is_closed:
+            with self._changed:
+                ends = [host.keep_until for host in self._hosts.values() if host.users == 0]
+                now = time.monotonic()
+                self._changed.wait(max(0.0, min([_CHECK_SECONDS, *(end - now for end in ends)])))
+                idle = self._take_expired()
+            for host in idle:
+                _log.info("idle_host_ends", pid=host.process.pid)
+            self._stop(idle)
+
+    def _take_expired(self) -> list[_Warm]:
+        now = time.monotonic()
+        idle = [o for o, h in self._hosts.items() if h.users == 0 and h.keep_until <= now]
+        return [self._hosts.pop(org_id) for org_id in idle]
 
     def _stop(self, hosts: Iterable[_Warm]) -> None:
         for host in hosts:
@@ -154,7 +178,7 @@ class HostRunner(Collector):
         scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
         settings = {
             "TRACE_SPARK_DIR": str(scratch),
-            "TRACE_SLOTS": str(self.slots),
+            "TRACE_SLOTS": str(self.served.slots),
             "TMPDIR": str(temporary),
         }
         environment = {**pick_environment(self.environment), **settings}

@@ -4,7 +4,7 @@ from typing import Any, NoReturn
 
 from prometheus_client import Counter
 
-from trace_etl.api.task.events import Event
+from trace_etl.api.task.events import ChainHead, Event
 
 TALKS = Counter("trace_test_talks", "Tasks of this operator")
 
@@ -15,4 +15,5 @@ def run(context: Any, config: Any) -> NoReturn:
     print(text, flush=True)
     context.log(text + "\n")
     context.emit([Event(dataset="told", cursor=7)])
+    context.link.report_head(ChainHead(head=9, head_time=1_700_000_000, position=7))
     raise RuntimeError(text)

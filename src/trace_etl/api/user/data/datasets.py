@@ -76,6 +76,38 @@ class DatasetColumn(Reply):
     """What the column holds, if its operator or the DAG file says so."""
 
 
+class GenerationName(Reply):
+    dataset_version: UUID
+    generation_no: int
+    state: Literal["current", "building", "old"]
+    created_at: datetime
+
+
+class DatasetOutline(Reply):
+    """What a dataset is, without counting its partitions: it costs the same for a million of them."""
+
+    name: str
+    description: str
+    dag: str
+    job: str
+    output: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    write_mode: str
+    read_roles: list[Role] | None
+    hot: str | None
+    """The output with its newest rows, as `job.output`. Queries read both."""
+    producers: list[str]
+    range_start: int | None
+    range_end: int | None
+    updated_at: datetime | None
+    """When its last block was committed; null without partitions."""
+    columns: list[DatasetColumn]
+    generations: list[GenerationName]
+    """The newest 100."""
+    consumers: list[ConsumerItem]
+
+
 class DatasetDetail(DatasetItem):
     description: str = ""
     columns: list[DatasetColumn]

@@ -58,6 +58,8 @@ class InvalidationItem(Reply):
     end: int | None
     filter: dict[str, Any] | None
     reason: str
+    is_reorganisation: bool
+    """The chain replaced these blocks."""
     made_by: str
     made_at: datetime
     routed_at: datetime | None

@@ -38,9 +38,23 @@ class MapInvalidation(Reply):
     start: int
     end: int
     reason: str
+    is_reorganisation: bool
+    """The chain replaced these blocks."""
     made_at: datetime
     is_open: bool
     """Whether a consumer has not processed it yet."""
+
+
+class MapHot(Reply):
+    """Newest blocks that readers see in a table of Postgres data, not in partitions."""
+
+    dag: str
+    job: str
+    output: str
+    start: int
+    end: int
+    dataset_uuid: UUID
+    dataset_version: UUID
 
 
 class PartitionMap(Reply):
@@ -48,7 +62,7 @@ class PartitionMap(Reply):
     dataset_version: UUID
     state: Literal["current", "building", "old"]
     first: int | None
-    """The first block of the dataset; null if no partition has a block range."""
+    """The first block of the dataset, hot ones included; null if it has no block."""
     last: int | None
     start: int
     end: int
@@ -59,9 +73,13 @@ class PartitionMap(Reply):
     `start + i * width // buckets` on, where `width` is the number of blocks of the window."""
     blocks: list[int]
     """Blocks of each bucket that a partition covers."""
+    stale: list[int]
+    """Partitions that begin in each bucket and were made from a partition that was replaced since. If
+    more than 10,000 partitions of inputs were replaced, only the newest replacements are looked at."""
+    hot: MapHot | None
     tasks: list[MapTasks]
     invalidations: list[MapInvalidation]
-    """The newest ones, at most 200."""
+    """The newest ones, also those of the hot table, at most 200."""
     listed: list[MapPartition] | None
     """The partitions one by one, if the window has at most 2,000."""
     without_range: int

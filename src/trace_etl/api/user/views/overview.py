@@ -4,6 +4,7 @@ from datetime import datetime
 from uuid import UUID
 
 from trace_etl.api.body import Reply
+from trace_etl.model.health import ProblemKind
 
 
 class FollowedChain(Reply):
@@ -17,6 +18,23 @@ class FollowedChain(Reply):
     """The newest block or position that it published; null if it published none."""
     advanced_at: datetime | None
     """When it published that position."""
+    is_paused: bool
+    head: int | None
+    """The head of the chain, as the follower last saw it; null if it has not reported one."""
+    head_at: datetime | None
+    """The time in the header of the head."""
+    position: int | None
+    """The last block that it wrote. A paused follower writes blocks and does not publish them."""
+    lag_blocks: int | None
+    """Blocks from `position` to `head`."""
+    lag_seconds: int | None
+    """Seconds between the headers of both; null if unknown."""
+    reported_at: datetime | None
+    """When it last reported the head, usually a few seconds ago."""
+    silent_seconds: int | None
+    """Seconds since that report, or since the attempt started; null if no attempt runs."""
+    reorganisations: int
+    """Reorganisations in the last 24 hours."""
     worker_id: str | None
     reason: str | None = None
     """The last error, if an attempt failed."""
@@ -30,7 +48,22 @@ class MinuteItem(Reply):
     failed: int
 
 
+class HealthProblem(Reply):
+    """Something that a person should look at, with what it is about."""
+
+    kind: ProblemKind
+    message: str
+    count: int
+    dag: str | None
+    job: str | None
+    task_id: UUID | None
+    runtime: str | None
+
+
 class Overview(Reply):
+    is_healthy: bool
+    problems: list[HealthProblem]
+    """Why it is not healthy: failures, dead workers, runtimes without workers, stopped or late chains."""
     dags: int
     jobs: int
     queued: int

@@ -6,7 +6,7 @@ export const session = signal(undefined);
 const RANKS = ["reader", "writer", "admin"];
 
 /** An error of the API, with its problem document. */
-export class ApiError extends Error {
+class ApiError extends Error {
   /** @param {number} status @param {any} problem */
   constructor(status, problem) {
     super(problem?.detail || `HTTP ${status}`);
@@ -18,17 +18,17 @@ export class ApiError extends Error {
 /** Whether the user's role includes another role. The API decides; this only hides buttons. @param {string} role */
 export const can = (role) => RANKS.indexOf(session.value?.role ?? "") >= RANKS.indexOf(role);
 
-/** @param {Record<string, any>} [params] */
+/** Parameters of an address, without the empty ones. @param {Record<string, any>} [params] */
 export function query(params = {}) {
   const pairs = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "");
-  return pairs.length ? "?" + new URLSearchParams(pairs.map(([k, v]) => [k, String(v)])) : "";
+  return String(new URLSearchParams(pairs.map(([k, v]) => [k, String(v)])));
 }
 
 /** Join path segments, each quoted. @param {...string} parts */
 export const path = (...parts) => parts.map((part) => encodeURIComponent(part)).join("/");
 
 /** @param {string} url @param {RequestInit} [options] @returns {Promise<Response>} */
-export async function send(url, options = {}) {
+async function send(url, options = {}) {
   let reply;
   try {
     reply = await fetch(url, options);
@@ -43,13 +43,28 @@ export async function send(url, options = {}) {
 }
 
 /** @param {string} to @param {Record<string, any>} [params] @param {AbortSignal} [signal] @returns {Promise<any>} */
-export const get = async (to, params, signal) => (await send(`/api/v1/${to}${query(params)}`, { signal })).json();
+export const get = async (to, params, signal) => (await send(`/api/v1/${to}?${query(params)}`, { signal })).json();
+
+/** Send a call that changes something. @param {string} url @param {RequestInit} options @returns {Promise<Response>} */
+async function sendWithToken(url, options) {
+  const user = session.value?.name;
+  const call = () => send(url, { ...options, headers: { ...options.headers, "x-trace-csrf": session.value?.csrf ?? "" } });
+  try {
+    return await call();
+  } catch (error) {
+    if (error.problem?.code !== "csrf_mismatch") throw error;
+    await loadSession(); // another tab opened a new session
+    if (session.value?.name === user) return call();
+    location.reload(); // of another user, who did not ask for this
+    throw error;
+  }
+}
 
 /** @param {string} to @param {any} [body] @param {AbortSignal} [signal] @returns {Promise<Response>} */
 export const postRaw = (to, body, signal) =>
-  send(`/api/v1/${to}`, {
+  sendWithToken(`/api/v1/${to}`, {
     method: "POST",
-    headers: { "content-type": "application/json", "x-trace-csrf": session.value?.csrf ?? "" },
+    headers: { "content-type": "application/json" },
     body: body === undefined ? undefined : JSON.stringify(body),
     signal,
   });
@@ -57,19 +72,38 @@ export const postRaw = (to, body, signal) =>
 /** @param {string} to @param {any} [body] @param {AbortSignal} [signal] @returns {Promise<any>} */
 export const post = async (to, body, signal) => (await postRaw(to, body, signal)).json();
 
-/** Read every page of a list. @param {string} to @param {Record<string, any>} [params] @param {number} [most] */
-export async function getAll(to, params = {}, most = 5000) {
+/** Read every page of a list, up to a number of items. @param {string} to @param {Record<string, any>} [params] @param {number} [limit] */
+export async function getAll(to, params = {}, limit = 10_000) {
   const items = [];
   let after;
   do {
     const page = await get(to, { limit: 1000, ...params, after });
     items.push(...page.items);
     after = page.next;
-  } while (after && items.length < most);
+  } while (after && items.length < limit);
   return items;
 }
 
-export async function loadSession() {
+/** Take the code of a one-time link out of the address, so that it does not stay in the history. */
+export function takeCode() {
+  const code = location.pathname === "/login" ? location.hash.slice(1) : "";
+  if (code) history.replaceState(null, "", "/login");
+  return code;
+}
+
+/** Open the session of a one-time link; without one, use the session of the cookie. */
+export async function enter() {
+  const code = takeCode();
+  if (!code) return loadSession();
+  try {
+    await logIn({ code });
+  } catch (error) {
+    await loadSession();
+    throw error;
+  }
+}
+
+async function loadSession() {
   try {
     const reply = await send("/session");
     session.value = reply.status === 204 ? null : await reply.json();
@@ -90,6 +124,6 @@ export async function logIn(body) {
 }
 
 export async function logOut() {
-  await send("/session", { method: "DELETE", headers: { "x-trace-csrf": session.value?.csrf ?? "" } });
+  await sendWithToken("/session", { method: "DELETE" });
   location.assign("/login"); // a new page: nothing of the old session stays in memory
 }

@@ -10,6 +10,17 @@ document.head.append(sheet);
 /** The value of a colour of the current theme. @param {string} name */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
+/** Call back when the colours change: by choice, or with the system. Returns the end of it. @param {() => void} draw */
+export function watchTheme(draw) {
+  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  addEventListener("themechange", draw);
+  scheme.addEventListener("change", draw);
+  return () => {
+    removeEventListener("themechange", draw);
+    scheme.removeEventListener("change", draw);
+  };
+}
+
 /** @param {any} _ @param {number[]} splits */
 const clockValues = (_, splits) =>
   splits.map((at) => new Date(at * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" }));
@@ -47,10 +58,10 @@ export function Chart({ data, series, height = 160, isTime = true, label }) {
     make();
     const resize = new ResizeObserver(() => box.current && plot.current?.setSize({ width: box.current.clientWidth, height }));
     resize.observe(box.current);
-    addEventListener("themechange", make);
+    const unwatch = watchTheme(make);
     return () => {
       resize.disconnect();
-      removeEventListener("themechange", make);
+      unwatch();
       plot.current?.destroy();
       plot.current = null;
     };

@@ -41,7 +41,7 @@ export function Editor({ value, onChange, onRun, schema }) {
         doc: value,
         extensions: [
           lineNumbers(), history(), drawSelection(), bracketMatching(), closeBrackets(), autocompletion(), syntaxHighlighting(colours), theme,
-          language.current.of(makeLanguage()), placeholder("SELECT …"), EditorView.contentAttributes.of({ "aria-label": "SQL query" }),
+          language.current.of(makeLanguage()), placeholder("SELECT …"), EditorView.contentAttributes.of({ "aria-label": "SQL query", tabindex: "0" }),
           Prec.highest(keymap.of([{ key: "Mod-Enter", run: () => (calls.current.onRun(), true) }])),
           keymap.of([...closeBracketsKeymap, ...completionKeymap, ...historyKeymap, ...defaultKeymap]),
           EditorView.updateListener.of((update) => update.docChanged && calls.current.onChange(update.state.doc.toString())),

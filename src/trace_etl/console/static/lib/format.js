@@ -9,7 +9,7 @@ export const number = (value) => (value === null || value === undefined ? "–" 
 export const compact = (value) => (Math.abs(value) < 10_000 ? NUMBER.format(value) : COMPACT.format(value));
 
 /** @param {number} count @param {string} noun */
-export const count = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+export const count = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : /(ch|sh|s|x)$/.test(noun) ? "es" : "s"}`;
 
 /** @param {number | null | undefined} bytes */
 export function size(bytes) {
@@ -26,11 +26,12 @@ export function duration(seconds) {
   if (!Number.isFinite(seconds)) return "–";
   if (seconds < 0) return "0 s";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
   if (seconds < 60) return `${Math.round(seconds)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
-  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+  const join = (large, name, small, unit) => `${large} ${name}${small ? ` ${small} ${unit}` : ""}`;
+  if (seconds < 3600) return join(Math.floor(seconds / 60), "min", Math.floor(seconds % 60), "s");
+  if (seconds < 86400) return join(Math.floor(seconds / 3600), "h", Math.floor((seconds % 3600) / 60), "min");
+  return join(Math.floor(seconds / 86400), "d", Math.floor((seconds % 86400) / 3600), "h");
 }
 
 /** @param {string | null | undefined} from @param {string | null | undefined} to */

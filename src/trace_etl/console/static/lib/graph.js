@@ -127,7 +127,7 @@ const GLYPHS = {
   idle: html`<circle cx="8" cy="8" r="2.4" fill="currentColor" />`,
 };
 
-const fitText = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+const fitText = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
 function curve(from, to) {
   const [x1, y1] = [from.x + NODE.width, from.y + NODE.height / 2];
@@ -140,9 +140,9 @@ function measure(places) {
   const all = Object.values(places);
   const xs = all.map((place) => place.x);
   const ys = all.map((place) => place.y);
-  const least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
-  const most = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
-  return { left: least(xs), top: least(ys), width: most(xs) - least(xs) + NODE.width, height: most(ys) - least(ys) + NODE.height };
+  const min = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
+  const max = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
+  return { left: min(xs), top: min(ys), width: max(xs) - min(xs) + NODE.width, height: max(ys) - min(ys) + NODE.height };
 }
 
 function fitting(bounds, size) {

@@ -31,11 +31,11 @@ export function layers(ids, edges) {
   const places = {};
   columns.forEach((column, x) => {
     // A node is near the middle of its inputs, so that edges cross rarely.
-    const wish = new Map(column.map((id, i) => {
+    const middle = new Map(column.map((id, i) => {
       const from = inputs.get(id).map((input) => row.get(input)).filter((at) => at !== undefined);
       return [id, from.length ? from.reduce((a, b) => a + b, 0) / from.length : i];
     }));
-    column.sort((a, b) => wish.get(a) - wish.get(b));
+    column.sort((a, b) => middle.get(a) - middle.get(b));
     column.forEach((id, i) => {
       row.set(id, i);
       places[id] = { x: x * (NODE.width + GAP.x), y: (i - (column.length - 1) / 2) * (NODE.height + GAP.y) };

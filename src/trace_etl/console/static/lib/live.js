@@ -1,6 +1,7 @@
 // One event stream for all tabs: the tab that holds the lock reads it and passes events on.
 import { signal, useEffect, useRef, useState } from "../vendor/preact.js";
 import { session } from "./api.js";
+import { toast } from "./ui.js";
 
 /** "live", "connecting" or "offline". */
 export const connection = signal("connecting");
@@ -12,7 +13,8 @@ const listeners = new Set();
 /** @param {any} message */
 function deliver(message) {
   if (message.kind === "state") connection.value = message.state;
-  else for (const listener of listeners) listener(message);
+  if (message.state === "live") wasLive = true;
+  if (message.kind !== "state") for (const listener of listeners) listener(message);
 }
 
 /** @param {any} message */
@@ -29,12 +31,17 @@ channel.onmessage = ({ data }) => {
 
 /** @type {EventSource | null} */
 let source = null;
+/** Whether this tab, or the tab that read the stream before, has seen changes. */
+let wasLive = false;
 
 /** Read the stream until the session ends. */
 function follow() {
   return new Promise((done) => {
     source = new EventSource("/api/v1/changes");
-    source.addEventListener("ready", () => share({ kind: "state", state: "live" }));
+    source.addEventListener("ready", () => {
+      if (wasLive) share({ kind: "reset" }); // a new stream begins at the end: what happened meanwhile is unknown
+      share({ kind: "state", state: "live" });
+    });
     source.addEventListener("reset", () => share({ kind: "reset" }));
     for (const kind of KINDS) {
       source.addEventListener(kind, (event) => share({ kind, ...JSON.parse(event.data) }));
@@ -114,4 +121,29 @@ export function useLive(load, deps, live = {}) {
     };
   }, deps);
   return { ...state, reload: () => current.current?.() };
+}
+
+/**
+ * The further pages of a list. `load` of the result reads the next one; after a failure it can be called again.
+ * @param {string} key What the list shows: another key begins again.
+ * @param {string | null | undefined} next Where the first page ends.
+ * @param {(after: string) => Promise<{items: any[], next: string | null}>} read
+ */
+export function useMore(key, next, read) {
+  const none = { key, items: /** @type {any[]} */ ([]), next, busy: false };
+  const [state, setState] = useState(none);
+  const current = state.key === key && (state.items.length || state.busy) ? state : none;
+  const load = async () => {
+    if (current.busy || !current.next) return;
+    setState({ ...current, busy: true });
+    const add = (items, after) => setState((before) => (before.key === key ? { key, items: [...before.items, ...items], next: after, busy: false } : before));
+    try {
+      const page = await read(current.next);
+      add(page.items, page.next);
+    } catch (error) {
+      add([], current.next);
+      toast(error.message, "failed");
+    }
+  };
+  return { items: current.items, next: current.next, load };
 }

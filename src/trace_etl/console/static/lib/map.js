@@ -1,10 +1,10 @@
 // The partition map: a block range on a line, from the whole chain to single partitions, on a canvas.
 import { useEffect, useRef, useState } from "../vendor/preact.js";
 import { get, path } from "./api.js";
-import { colour } from "./chart.js";
+import { colour, watchTheme } from "./chart.js";
 import * as format from "./format.js";
 import { useLive } from "./live.js";
-import { html } from "./ui.js";
+import { Failure, html } from "./ui.js";
 
 const LANES = { partitions: [14, 66], work: [84, 14], axis: 102 };
 const HEIGHT = 120;
@@ -16,6 +16,7 @@ export function PartitionMap({ name, version, selected, onPick }) {
   const state = useRef(/** @type {any} */ ({ view: null, data: null, drag: null, pending: 0, frame: 0, abort: null }));
   const [tip, setTip] = useState(/** @type {any} */ (null));
   const [shown, setShown] = useState(/** @type {any} */ (null));
+  const [error, setError] = useState(/** @type {any} */ (null));
   const load = (window, signal) => get(`datasets/${path(name)}/map`, { ...window, dataset_version: version, buckets: 1000 }, signal);
   const whole = useLive((signal) => load({}, signal), [name, version], { matches: (c) => (c.kind === "dataset" && c.dataset === name) || c.kind === "task" });
 
@@ -35,8 +36,7 @@ export function PartitionMap({ name, version, selected, onPick }) {
   const move = (start, end) => {
     const s = state.current;
     const { first, last } = s.whole;
-    const most = last - first + 1;
-    const width = Math.min(Math.max(end - start, 4), most);
+    const width = Math.min(Math.max(end - start, 4), last - first + 1);
     const left = Math.max(first, Math.min(start, last + 1 - width));
     s.view = { start: left, end: left + width };
     draw();
@@ -51,9 +51,10 @@ export function PartitionMap({ name, version, selected, onPick }) {
     try {
       s.data = await load({ start, end: Math.max(start, Math.ceil(s.view.end)) }, s.abort.signal);
       setShown(s.data);
+      setError(null);
       draw();
-    } catch (error) {
-      if (error.name !== "AbortError") throw error;
+    } catch (failed) {
+      if (failed.name !== "AbortError") setError(failed); // the blocks stay as they were read before
     }
   };
 
@@ -79,13 +80,10 @@ export function PartitionMap({ name, version, selected, onPick }) {
   useEffect(() => {
     const observer = new ResizeObserver(draw);
     if (main.current) observer.observe(main.current);
-    addEventListener("themechange", draw);
-    const scheme = matchMedia("(prefers-color-scheme: dark)");
-    scheme.addEventListener("change", draw);
+    const unwatch = watchTheme(draw);
     return () => {
       observer.disconnect();
-      removeEventListener("themechange", draw);
-      scheme.removeEventListener("change", draw);
+      unwatch();
     };
   }, [whole.data?.first]);
 
@@ -155,23 +153,39 @@ export function PartitionMap({ name, version, selected, onPick }) {
     move(at - width / 2, at + width / 2);
   };
 
-  if (whole.error) return html`<div class="panel-body">${whole.error.message}</div>`;
+  if (whole.error && !whole.data) return html`<div class="panel-body"><${Failure} error=${whole.error} /></div>`;
   if (whole.data && whole.data.first === null) return html`<div class="empty"><p class="empty-title">${whole.data.without_range ? "These partitions have no block range." : "Nothing is committed yet."}</p>
     <p>${whole.data.without_range ? "They are listed below by key." : "Trigger the source of the DAG, or start a backfill of a range."}</p></div>`;
   const covered = shown ? shown.blocks.reduce((a, b) => a + b, 0) : 0;
   const width = shown ? shown.end - shown.start + 1 : 0;
+  const hot = shown ? countHot(shown) : 0;
+  const missing = width - covered - hot;
   return html`<div class="map">
+      <${Failure} error=${error ?? whole.error} />
       <canvas class="strip" ref=${strip} onPointerDown=${onStrip} onPointerMove=${onStrip} aria-hidden="true" />
-      <canvas class="main" ref=${main} tabindex="0" role="img" aria-label=${`Partition map of ${name}: ${shown ? `blocks ${shown.start} to ${shown.end}, ${covered} committed, ${width - covered} missing` : "loading"}. Arrow keys move, plus and minus zoom, Enter opens a partition.`}
+      <canvas class="main" ref=${main} tabindex="0" role="img" aria-label=${`Partition map of ${name}: ${shown ? `blocks ${shown.start} to ${shown.end}, ${covered} committed${hot ? `, ${hot} hot` : ""}, ${missing} missing` : "loading"}. Arrow keys move, plus and minus zoom, Enter opens a partition.`}
         onPointerDown=${(event) => { main.current.setPointerCapture(event.pointerId); state.current.drag = { x: event.clientX, ...state.current.view, moved: false }; setTip(null); }}
         onPointerMove=${onMove} onPointerUp=${onUp} onPointerLeave=${() => setTip(null)} onKeyDown=${onKey} />
       ${tip && html`<div class="tip" style=${{ left: `${tip.x}px`, top: "128px" }}>${tip.lines.map((line, i) => html`<div class=${i ? "muted" : "mono"}>${line}</div>`)}</div>`}
-      <div class="map-axis"><span>${shown ? html`${format.number(covered)} of ${format.count(width, "block")} committed${width > covered ? html`, <strong>${format.number(width - covered)} missing</strong>` : ""} · ${format.count(shown.partitions.reduce((a, b) => a + b, 0), "partition")}` : "…"}</span>
+      <div class="map-axis"><span>${shown ? html`${format.number(covered)} of ${format.count(width, "block")} committed${hot ? `, ${format.number(hot)} hot` : ""}${missing ? html`, <strong>${format.number(missing)} missing</strong>` : ""} · ${format.count(shown.partitions.reduce((a, b) => a + b, 0), "partition")}` : "…"}</span>
         <span class="actions"><button class="quiet" onClick=${() => zoom(0.4, (state.current.view.start + state.current.view.end) / 2)}>Zoom in</button><button class="quiet" onClick=${() => zoom(2.5, (state.current.view.start + state.current.view.end) / 2)}>Zoom out</button><button class="quiet" onClick=${reset}>Whole chain</button></span></div>
     </div>
     <div class="legend">
-      <span><i class="swatch sw-committed" />committed</span><span><i class="swatch sw-partial" />partly</span><span><i class="swatch sw-missing" />missing</span>
-      <span><i class="swatch sw-stale" />stale against its inputs</span><span><i class="swatch sw-building" />running</span><span><i class="swatch sw-queued" />queued</span><span><i class="swatch sw-failed" />failed</span><span><i class="swatch sw-mark" />invalidated</span></div>`;
+      <span><i class="swatch sw-committed" />committed</span><span><i class="swatch sw-partial" />partly</span><span><i class="swatch sw-missing" />missing</span><span><i class="swatch sw-hot" />hot</span>
+      <span><i class="swatch sw-stale" />stale against its inputs</span><span><i class="swatch sw-building" />running</span><span><i class="swatch sw-queued" />queued</span><span><i class="swatch sw-failed" />failed</span><span><i class="swatch sw-mark" />invalidated</span><span><i class="swatch sw-reorganised" />reorganised</span></div>`;
+}
+
+/** The first block of a bucket. */
+const startOf = (data, bucket) => data.start + Math.floor((bucket * (data.end - data.start + 1)) / data.buckets);
+
+/** Blocks of the window that readers see in a hot table only. */
+function countHot(data) {
+  if (!data.hot) return 0;
+  return data.blocks.reduce((sum, committed, i) => {
+    const [from, to] = [startOf(data, i), startOf(data, i + 1)];
+    const shared = Math.min(to, data.hot.end + 1) - Math.max(from, data.hot.start);
+    return sum + Math.max(0, Math.min(shared, to - from - committed));
+  }, 0);
 }
 
 /** What is at a block, for the pointer. */
@@ -180,15 +194,15 @@ function describe(data, block) {
   const partition = data.listed?.find((one) => one.start <= block && block <= one.end);
   const width = data.end - data.start + 1;
   const bucket = Math.min(data.buckets - 1, Math.floor(((block - data.start + 1) * data.buckets - 1) / width));
-  const from = data.start + Math.floor((bucket * width) / data.buckets);
-  const to = data.start + Math.floor(((bucket + 1) * width) / data.buckets) - 1;
+  const [from, to] = [startOf(data, bucket), startOf(data, bucket + 1) - 1];
+  const isHot = data.hot && data.hot.start <= block && block <= data.hot.end;
   const tasks = data.tasks.filter((one) => one.bucket === bucket);
   const lines = partition
     ? [partition.partition_key, `${format.count(partition.row_count, "row")}, ${format.size(partition.byte_count)}`, `committed ${format.relative(partition.committed_at)}`, partition.is_stale ? "stale: an input was replaced later" : ""]
-    : [from === to ? `block ${from}` : `${from}–${to}`, data.blocks[bucket] === 0 ? "missing" : `${format.number(data.blocks[bucket])} of ${format.count(to - from + 1, "block")} committed`];
+    : [from === to ? `block ${from}` : `${from}–${to}`, data.blocks[bucket] === 0 ? (isHot ? `hot: in the table of ${data.hot.dag}.${data.hot.job}.${data.hot.output}` : "missing") : `${format.number(data.blocks[bucket])} of ${format.count(to - from + 1, "block")} committed`, data.stale[bucket] ? `${format.count(data.stale[bucket], "partition")} stale: an input was replaced later` : ""];
   for (const one of tasks) lines.push(["running", "queued", "failed"].filter((kind) => one[kind]).map((kind) => `${one[kind]} ${kind}`).join(", "));
   const hit = data.invalidations.find((one) => one.start <= to && one.end >= from);
-  if (hit) lines.push(`invalidated ${format.relative(hit.made_at)}: ${hit.reason || "no reason given"}`);
+  if (hit) lines.push(`${hit.is_reorganisation ? "reorganised" : "invalidated"} ${format.relative(hit.made_at)}: ${hit.reason || "no reason given"}`);
   return { partition, lines: lines.filter(Boolean) };
 }
 
@@ -213,7 +227,8 @@ function drawMain(canvas, data, view, selected) {
   const [workTop, workTall] = LANES.work;
   context.fillStyle = colour("map-missing");
   context.fillRect(0, top, width, tall);
-  if (data.listed && data.listed.length * 2 < width * 2) drawPartitions(context, data, x, scale, selected);
+  drawHot(context, data, x, top, tall);
+  if (data.listed && data.listed.length < width) drawPartitions(context, data, x, scale, selected);
   else drawBuckets(context, data, x, top, tall);
   const span = data.end - data.start + 1;
   const lanes = [["queued", "queued"], ["running", "map-building"], ["failed", "map-failed"]];
@@ -229,14 +244,13 @@ function drawMain(canvas, data, view, selected) {
       if (kind === "failed" && wide > 7) cross(context, left + wide / 2, workTop + workTall / 2);
     }
   }
-  context.fillStyle = colour("map-mark");
   for (const mark of data.invalidations) {
+    context.fillStyle = colour(mark.is_reorganisation ? "map-reorganised" : "map-mark");
     const left = x(mark.start);
     context.fillRect(left, 8, Math.max(2, x(mark.end + 1) - left), 3);
     context.beginPath();
-    context.moveTo(left - 4, 0);
-    context.lineTo(left + 4, 0);
-    context.lineTo(left, 8);
+    if (mark.is_reorganisation) context.arc(left, 4, 4, 0, 2 * Math.PI);
+    else for (const [dx, y] of [[-4, 0], [4, 0], [0, 8]]) context.lineTo(left + dx, y);
     context.fill();
   }
   drawAxis(context, view, width, x);
@@ -253,12 +267,18 @@ function cross(context, x, y) {
   context.stroke();
 }
 
+/** The blocks of the hot table, below the partitions that took their place. */
+function drawHot(context, data, x, top, tall) {
+  if (!data.hot) return;
+  context.fillStyle = colour("map-hot");
+  context.fillRect(x(data.hot.start), top, Math.max(2, x(data.hot.end + 1) - x(data.hot.start)), tall);
+}
+
 /** Each bucket as high as it is covered. Neighbours of one colour are drawn at once. */
 function drawBuckets(context, data, x, top, tall) {
-  const span = data.end - data.start + 1;
-  const [full, part] = [colour("map-committed"), colour("map-partial")];
+  const [full, part, stale] = [colour("map-committed"), colour("map-partial"), colour("map-stale")];
   for (let i = 0; i < data.buckets; ) {
-    const bound = (n) => data.start + Math.floor((n * span) / data.buckets);
+    const bound = (n) => startOf(data, n);
     const level = (n) => (data.blocks[n] === 0 ? 0 : data.blocks[n] >= bound(n + 1) - bound(n) ? 1 : data.blocks[n] / (bound(n + 1) - bound(n)));
     const here = level(i);
     let next = i + 1;
@@ -276,6 +296,10 @@ function drawBuckets(context, data, x, top, tall) {
     }
     i = next;
   }
+  context.fillStyle = stale;
+  data.stale.forEach((count, i) => {
+    if (count) context.fillRect(x(startOf(data, i)), top + tall * 0.8, Math.max(1, x(startOf(data, i + 1)) - x(startOf(data, i))), tall * 0.2);
+  });
 }
 
 function drawPartitions(context, data, x, scale, selected) {
@@ -314,7 +338,7 @@ function hatch(context, left, top, wide, tall) {
 }
 
 function drawAxis(context, view, width, x) {
-  const rough = (view.end - view.start) / Math.max(2, width / 130);
+  const rough = (view.end - view.start) / Math.max(2, width / 100);
   const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
   const step = Math.max(1, [1, 2, 5, 10].find((factor) => factor * power >= rough) * power);
   context.fillStyle = colour("muted");
@@ -333,15 +357,20 @@ function drawStrip(canvas, data, view) {
   const { context, width } = prepare(canvas, 26);
   const span = data.last - data.first + 1;
   const x = (block) => ((block - data.first) / span) * width;
-  context.fillStyle = colour("map-missing");
-  context.fillRect(0, 7, width, 12);
-  drawBuckets(context, data, x, 7, 12);
   const [left, right] = [x(view.start), x(view.end)];
-  context.fillStyle = colour("surface");
-  context.globalAlpha = 0.62;
-  context.fillRect(0, 7, left, 12);
-  context.fillRect(right, 7, width - right, 12);
-  context.globalAlpha = 1;
+  const lane = (top, tall) => {
+    context.fillStyle = colour("map-missing");
+    context.fillRect(0, top, width, tall);
+    drawHot(context, data, x, top, tall);
+    drawBuckets(context, data, x, top, tall);
+  };
+  lane(11, 4); // the whole chain is a thin line, and the blocks in view a thick one
+  context.save();
+  context.beginPath();
+  context.rect(left, 0, Math.max(4, right - left), 26);
+  context.clip();
+  lane(7, 12);
+  context.restore();
   context.strokeStyle = colour("accent");
   context.lineWidth = 2;
   context.strokeRect(Math.max(1, left), 4, Math.max(4, Math.min(width - 1, right) - Math.max(1, left)), 18);

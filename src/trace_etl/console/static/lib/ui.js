@@ -1,9 +1,9 @@
 // Components that all pages use.
-import { Fragment, html, signal, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import { html, signal, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import * as format from "./format.js";
 import { go } from "./router.js";
 
-export { Fragment, html };
+export { html };
 
 /** The time, once per ten seconds, for relative times. */
 const clock = signal(Date.now());
@@ -145,10 +145,12 @@ const ROW = 34;
 export function Table({ columns, rows, onEnd, href, height, label, selected }) {
   const body = useRef(/** @type {HTMLDivElement | null} */ (null));
   const [range, setRange] = useState({ from: 0, to: 80 });
+  const [scrolls, setScrolls] = useState(false);
   const isVirtual = rows.length > 60;
   const measure = () => {
     const box = body.current;
     if (!box) return;
+    setScrolls(isVirtual || box.scrollWidth > box.clientWidth);
     if (!isVirtual) {
       if (onEnd) onEnd();
       return;
@@ -161,8 +163,8 @@ export function Table({ columns, rows, onEnd, href, height, label, selected }) {
   useLayoutEffect(measure, [rows.length, height]);
   const template = columns.map((column) => column.width ?? "1fr").join(" ");
   // A narrow screen scrolls sideways. Every row is as wide, so that columns stay aligned.
-  const least = columns.reduce((sum, { width }) => sum + 16 + Number(/\d+(?=px)/.exec(width ?? "100px")?.[0] ?? 60), 16);
-  const grid = { gridTemplateColumns: template, minWidth: `${least}px` };
+  const minWidth = columns.reduce((sum, { width }) => sum + 16 + Number(/\d+(?=px)/.exec(width ?? "100px")?.[0] ?? 60), 16);
+  const grid = { gridTemplateColumns: template, minWidth: `${minWidth}px` };
   const shown = isVirtual ? rows.slice(range.from, range.to) : rows;
   const first = isVirtual ? range.from : 0;
   const follow = (event, row) => {
@@ -170,7 +172,7 @@ export function Table({ columns, rows, onEnd, href, height, label, selected }) {
     go(href(row));
   };
   return html`<div class="table">
-    <div class="table-scroll" role="table" aria-label=${label} aria-rowcount=${rows.length} ref=${body} onScroll=${measure} tabindex=${isVirtual ? 0 : undefined}
+    <div class="table-scroll" role="table" aria-label=${label} aria-rowcount=${rows.length} ref=${body} onScroll=${measure} tabindex=${scrolls ? 0 : undefined}
       style=${{ maxHeight: isVirtual ? `${height ?? 640}px` : "none" }}>
       <div class="table-row table-head" role="row" style=${grid}>
         ${columns.map((column) => html`<div role="columnheader" class=${column.align ?? ""}>${column.label}</div>`)}

@@ -5,7 +5,7 @@ import * as format from "../lib/format.js";
 import { GraphView } from "../lib/graph.js";
 import { useLive } from "../lib/live.js";
 import { address, setParams } from "../lib/router.js";
-import { ask, Command, Count, DatasetLink, Empty, Failure, Fields, html, Icon, JobLink, Loaded, Page, Panel, State, Table, Tabs, TaskLink, Time } from "../lib/ui.js";
+import { ask, Command, Count, DatasetLink, Empty, Failure, Fields, html, Icon, JobLink, Loaded, Page, Panel, State, Table, Tabs, TaskLink, Time, toast } from "../lib/ui.js";
 
 export function DagPage({ name }) {
   const { params } = address.value;
@@ -16,7 +16,7 @@ export function DagPage({ name }) {
   const isBuilding = rollout.data?.state === "building";
   const actions = can("writer") && html`
     ${isBuilding && html`<button onClick=${() => promote(name, rollout.data)}>Promote</button>`}
-    ${rollout.data?.previous_version && html`<button onClick=${() => rollback(name, rollout.data)}>Roll back</button>`}
+    ${rollout.data?.previous_version && html`<button onClick=${() => rollback(name)}>Roll back</button>`}
     <button onClick=${() => pause(name, null)}>Pause all</button>`;
   return html`<${Page} title=${name} trail=${html`<a href="/dags">DAGs</a>`} actions=${actions}>
     ${isBuilding && html`<${Rollout} rollout=${rollout.data} />`}
@@ -61,7 +61,7 @@ function GraphSection({ name, data }) {
       <div class="legend">${Object.entries(STATE_TEXT).map(([kind, text]) => html`<span><${Icon} kind=${kind} />${text}</span>`)}
         <span><svg width="26" height="8" aria-hidden="true"><path class="edge-sample" d="M0 4h26" stroke="var(--paused)" stroke-width="2.4" stroke-dasharray="7 4" /></svg>backpressure</span></div>
     </${Panel}>
-    ${node && html`<${JobPanel} key=${node.dag + node.job} dag=${node.dag} job=${node.job} />`}
+    ${node && html`<${JobPanel} key=${id(node.dag, node.job)} dag=${node.dag} job=${node.job} pauses=${data.pauses} />`}
   </div>`;
 }
 
@@ -87,36 +87,34 @@ function mergeEdges(data, held, id) {
 }
 
 /** The edges on the way from a full queue up to the jobs that it pauses. */
-function findHeldEdges(data) {
-  const inputs = new Map();
+export function findHeldEdges(data) {
+  const [inputs, outputs] = [new Map(), new Map()];
   for (const edge of data.edges) {
-    const to = `${edge.to_dag}/${edge.to_job}`;
-    inputs.set(to, [...(inputs.get(to) ?? []), `${edge.from_dag}/${edge.from_job}`]);
+    const [from, to] = [`${edge.from_dag}/${edge.from_job}`, `${edge.to_dag}/${edge.to_job}`];
+    inputs.set(to, [...(inputs.get(to) ?? []), from]);
+    outputs.set(from, [...(outputs.get(from) ?? []), to]);
   }
   const held = new Set();
   for (const pause of data.pauses.filter((one) => one.by_job)) {
-    const reaches = (at, seen) => {
-      if (at === `${pause.dag}/${pause.job}`) return true;
-      if (seen.has(at)) return false;
-      seen.add(at);
-      let found = false;
-      for (const from of inputs.get(at) ?? []) {
-        if (reaches(from, seen)) {
-          held.add(`${from}>${at}`);
-          found = true;
-        }
-      }
-      return found;
-    };
-    reaches(`${pause.by_dag}/${pause.by_job}`, new Set());
+    const above = follow(inputs, `${pause.by_dag}/${pause.by_job}`);
+    const below = follow(outputs, `${pause.dag}/${pause.job}`);
+    for (const to of above) for (const from of inputs.get(to) ?? []) if (below.has(from)) held.add(`${from}>${to}`);
   }
   return held;
 }
 
-function JobPanel({ dag, job }) {
+/** A job and all that is reached from it. @param {Map<string, string[]>} next @param {string} start */
+function follow(next, start) {
+  const found = new Set([start]);
+  for (const at of found) for (const one of next.get(at) ?? []) found.add(one); // a set also visits what is added meanwhile
+  return found;
+}
+
+function JobPanel({ dag, job, pauses }) {
+  const isPausedByUser = pauses.some((pause) => pause.dag === dag && pause.job === job && !pause.by_job);
   const state = useLive((signal) => get(`jobs/${path(dag, job)}`, {}, signal), [dag, job], { matches: (c) => c.dag === dag && c.job === job && c.kind !== "dataset" });
   const tasks = (status) => `/tasks?dag=${encodeURIComponent(dag)}&job=${encodeURIComponent(job)}&status=${status}`;
-  return html`<${Panel} title=${job} actions=${can("writer") && state.data && (state.data.paused_by && !state.data.paused_by.includes(".")
+  return html`<${Panel} title=${job} actions=${can("writer") && state.data && (isPausedByUser
       ? html`<button onClick=${() => resume(dag, job)}>Resume</button>` : html`<button onClick=${() => pause(dag, job)}>Pause</button>`)}>
     <${Loaded} state=${state} rows=${8}>${(found) => html`
       ${found.reason && html`<div class="panel-body"><${Icon} kind=${found.paused_by ? "paused" : "warning"} /> ${found.reason}</div>`}
@@ -161,20 +159,19 @@ function Versions({ name }) {
 }
 
 function Comparison({ name, from, to, current }) {
-  const read = (version, signal) => get(`dags/${path(name, "versions", version).replace("%2F", "/")}`, {}, signal);
+  const read = (version, signal) => get(`dags/${path(name, "versions", version)}`, {}, signal);
   const state = useLive(async (signal) => {
     const [a, b] = await Promise.all([read(from, signal), read(to, signal)]);
-    const plan = from === current ? await post("plans", { text: b.text }, signal).catch((error) => ({ error })) : null;
+    const plan = await post("plans", { text: b.text, from_version: from }, signal).catch((error) => ({ error }));
     return { a, b, plan };
   }, [name, from, to, current]);
   return html`<${Loaded} state=${state} rows=${8}>${({ a, b, plan }) => html`
-    ${plan?.error && html`<div class="panel-body"><${Failure} error=${plan.error} /></div>`}
-    ${plan?.plan && html`<div class="panel-body stack"><h3>What deploying the second version would do now</h3><${Plan} plan=${plan.plan} /></div>`}
-    ${!plan && html`<div class="panel-body muted">The plan is shown if the first version is the current one.</div>`}
+    ${plan.error && html`<div class="panel-body"><${Failure} error=${plan.error} /></div>`}
+    ${plan.plan && html`<div class="panel-body stack"><h3>${from === current ? "What deploying the second version would do now" : "What the way from the first version to the second one changes"}</h3><${Plan} plan=${plan.plan} /></div>`}
     <${Diff} before=${a.text} after=${b.text} />`}</${Loaded}>`;
 }
 
-export function Plan({ plan }) {
+function Plan({ plan }) {
   const jobs = plan.jobs.filter((job) => job.change !== "unchanged" || job.action !== "keep");
   return html`<p>${plan.builds ? `${format.count(plan.partitions, "partition")} are built again, by about ${format.count(plan.tasks, "task")}, before readers see them.` : "Nothing is built again."}</p>
     ${jobs.length > 0 && html`<ul>${jobs.map((job) => html`<li><strong>${job.name}</strong> ${job.change}: ${job.action}${job.because.length ? ` because of ${job.because.join(", ")}` : ""}</li>`)}</ul>`}
@@ -221,7 +218,7 @@ const RolloutDetail = ({ rollout }) => html`<${Panel}>
     ${rollout.targets.length > 0 ? html`<${Table} label="Datasets of the rollout" rows=${rollout.targets} columns=${[
       { label: "Dataset", width: "minmax(120px, 1fr)", render: (t) => (t.name ? html`<${DatasetLink} name=${t.name} />` : `${t.job}.${t.output}`) },
       { label: "Built", width: "minmax(120px, 1fr)", render: (t) => html`<div class="bar"><i style=${{ width: `${t.blocks ? (100 * (t.blocks - t.missing_blocks)) / t.blocks : 100}%` }} /></div>` },
-      { label: "Partitions", width: "110px", align: "right", render: (t) => `${format.number(t.new_partitions)} / ${format.number(t.old_partitions)}` },
+      { label: "Partitions", width: "110px", align: "right", render: (t) => (t.name ? html`<a class="num" href=${`/datasets/${path(t.name)}?version=${t.to_version}`}>${format.number(t.new_partitions)}</a> / <a class="num" href=${`/datasets/${path(t.name)}?version=${t.from_version}`}>${format.number(t.old_partitions)}</a>` : `${format.number(t.new_partitions)} / ${format.number(t.old_partitions)}`) },
       { label: "Missing blocks", width: "120px", align: "right", render: (t) => format.number(t.missing_blocks) },
     ]} />` : html`<${Empty} title="This rollout built no new generation.">Its jobs kept their data.</${Empty}>`}
     ${rollout.failures.length > 0 && html`<${Table} label="Failed tasks of the rollout" rows=${rollout.failures} href=${(f) => `/tasks/${f.task_id}`} columns=${[
@@ -237,18 +234,33 @@ const promote = (name, rollout) => ask({
   action: "Promote", danger: true,
   run: async () => { await post(`dags/${path(name)}/promote`); return "The new version is current."; },
 });
-const rollback = (name, rollout) => ask({
-  title: `Roll ${name} back?`,
-  body: html`<p>Version <code>${format.short(rollout.previous_version)}</code> and its data become current immediately. Unfinished tasks of version <code>${format.short(rollout.dag_version)}</code> are canceled.</p><${Command} text=${`trace rollback ${name}`} />`,
-  action: "Roll back", danger: true,
-  run: async () => `Version ${format.short((await post(`dags/${path(name)}/rollback`)).dag_version)} is current again.`,
-});
-export const pause = (dag, job) => ask({
-  title: `Pause ${job ? `${dag}.${job}` : `all jobs of ${dag}`}?`,
-  body: html`<p>No task is created or started until the pause is removed. Running tasks continue. Events wait and are not lost.</p>`,
-  action: "Pause",
-  run: async () => `Paused ${format.count((await post("pauses", { dag, job: job ?? undefined, reason: "console" })).jobs.length, "job")}.`,
-});
+/** Ask with what the API previews. */
+async function rollback(name) {
+  let preview;
+  try {
+    preview = await post(`dags/${path(name)}/rollback?dry_run=true`);
+  } catch (error) {
+    return toast(error.message, "failed");
+  }
+  const label = (d) => d.dataset ?? `${d.job}.${d.output}`;
+  ask({
+    title: `Roll ${name} back?`,
+    body: html`<p>Version <code>${format.short(preview.dag_version)}</code> becomes current immediately, with its data. ${format.count(preview.canceled, "unfinished task")} of version <code>${format.short(preview.from_version)}</code> ${preview.canceled === 1 ? "is" : "are"} canceled, and ${format.count(preview.requeued, "task")} of the earlier version ${preview.requeued === 1 ? "runs" : "run"} again.</p>
+      ${preview.datasets.length > 0 ? html`<p>Readers see the earlier data of:</p><ul>${preview.datasets.map((d) => html`<li>${label(d)}</li>`)}</ul>` : html`<p>Readers see the same data.</p>`}<${Command} text=${`trace rollback ${name}`} />`,
+    action: "Roll back", danger: true,
+    run: async () => `Version ${format.short((await post(`dags/${path(name)}/rollback`)).dag_version)} is current again.`,
+  });
+}
+function pause(dag, job) {
+  const body = { dag, job: job ?? undefined, reason: "" };
+  ask({
+    title: `Pause ${job ? `${dag}.${job}` : `all jobs of ${dag}`}?`,
+    body: html`<p>No task is created or started until the pause is removed. Running tasks continue. Events wait and are not lost.</p>
+      <label>Reason<input maxlength="500" placeholder="Shown to everyone who asks why nothing runs" onInput=${(event) => (body.reason = event.target.value)} /></label>`,
+    action: "Pause",
+    run: async () => `Paused ${format.count((await post("pauses", body)).jobs.length, "job")}.`,
+  });
+}
 export const resume = (dag, job) => ask({
   title: `Resume ${job ? `${dag}.${job}` : dag}?`, body: html`<p>Waiting tasks start again, and deferred events create their tasks.</p>`, action: "Resume",
   run: async () => { const reply = await post("pauses/resume", { dag, job: job ?? undefined }); return reply.still_paused.length ? `Resumed; ${reply.still_paused[0].job} stays paused by ${reply.still_paused[0].by}.` : "Resumed."; },

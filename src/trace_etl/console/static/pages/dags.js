@@ -1,11 +1,10 @@
 // The list of deployed DAGs.
-import { get, path } from "../lib/api.js";
-import * as format from "../lib/format.js";
+import { get, getAll, path } from "../lib/api.js";
 import { useLive } from "../lib/live.js";
 import { Count, Empty, html, Icon, Loaded, Page, Panel, Table, Time } from "../lib/ui.js";
 
 const load = async (signal) => {
-  const [dags, summary, jobs] = await Promise.all([get("dags", { limit: 1000 }, signal), get("tasks/summary", {}, signal), get("jobs", { limit: 1000 }, signal)]);
+  const [dags, summary, jobs] = await Promise.all([getAll("dags"), get("tasks/summary", {}, signal), getAll("jobs")]);
   const sums = new Map();
   for (const job of summary.jobs) {
     const sum = sums.get(job.dag) ?? { queued: 0, running: 0, completed: 0 };
@@ -14,11 +13,11 @@ const load = async (signal) => {
   }
   const failed = new Map();
   const paused = new Map();
-  for (const job of jobs.items) {
+  for (const job of jobs) {
     failed.set(job.dag, (failed.get(job.dag) ?? 0) + job.failed);
     if (job.paused_by || job.bulk_paused_by) paused.set(job.dag, (paused.get(job.dag) ?? 0) + 1);
   }
-  return dags.items.map((dag) => ({ ...dag, ...sums.get(dag.dag), failed: failed.get(dag.dag) ?? 0, paused: paused.get(dag.dag) ?? 0 }));
+  return dags.map((dag) => ({ ...dag, ...sums.get(dag.dag), failed: failed.get(dag.dag) ?? 0, paused: paused.get(dag.dag) ?? 0 }));
 };
 
 export function DagsPage() {
@@ -28,7 +27,7 @@ export function DagsPage() {
     ? html`<${Table} label="Deployed DAGs" rows=${dags} href=${(dag) => `/dags/${path(dag.dag)}`} columns=${[
         { label: "", width: "20px", render: (dag) => html`<${Icon} kind=${dag.failed ? "failed" : dag.paused ? "paused" : dag.running ? "running" : "completed"} label=${dag.failed ? "has failures" : dag.paused ? "has paused jobs" : dag.running ? "running" : "healthy"} />` },
         { label: "DAG", width: "minmax(160px, 2fr)", render: (dag) => html`<a href=${`/dags/${path(dag.dag)}`}>${dag.dag}</a>` },
-        { label: "Jobs", width: "60px", align: "right", render: (dag) => format.number(dag.jobs) },
+        { label: "Jobs", width: "60px", align: "right", render: (dag) => html`<${Count} value=${dag.jobs} href=${`/dags/${path(dag.dag)}`} />` },
         { label: "Running", width: "80px", align: "right", render: (dag) => html`<${Count} value=${dag.running ?? 0} href=${tasks(dag.dag, "Running")} />` },
         { label: "Queued", width: "80px", align: "right", render: (dag) => html`<${Count} value=${dag.queued ?? 0} href=${tasks(dag.dag, "Queued")} />` },
         { label: "Failed", width: "80px", align: "right", render: (dag) => html`<${Count} value=${dag.failed} href=${tasks(dag.dag, "Failed")} />` },

@@ -1,17 +1,18 @@
 // One dataset: the partition map, partitions, columns, versions, lineage, rows and invalidations.
-import { useEffect, useMemo, useState } from "../vendor/preact.js";
-import { can, get, path, post } from "../lib/api.js";
+import { useMemo } from "../vendor/preact.js";
+import { can, get, path, post, query } from "../lib/api.js";
 import * as format from "../lib/format.js";
 import { GraphView } from "../lib/graph.js";
-import { useLive } from "../lib/live.js";
+import { useLive, useMore } from "../lib/live.js";
 import { PartitionMap } from "../lib/map.js";
 import { address, go, setParams } from "../lib/router.js";
-import { ask, DatasetLink, Empty, Fields, html, Icon, JobLink, Loaded, Page, Panel, State, Table, Tabs, Time, toast } from "../lib/ui.js";
+import { ask, DatasetLink, Empty, Fields, html, Icon, JobLink, Loaded, Page, Panel, State, Table, Tabs, Time } from "../lib/ui.js";
 
 export function DatasetPage({ name }) {
   const { params } = address.value;
   const view = params.get("view") ?? "map";
-  const state = useLive((signal) => get(`datasets/${path(name)}`, { limit: 200 }, signal), [name], { matches: (c) => c.kind === "dataset" && c.dataset === name });
+  const version = (view === "map" && params.get("version")) || undefined;
+  const state = useLive((signal) => get(`datasets/${path(name)}`, { limit: 200, dataset_version: version }, signal), [name, version], { matches: (c) => c.kind === "dataset" && c.dataset === name });
   const href = (key) => (key === "map" ? `/datasets/${path(name)}` : `/datasets/${path(name)}?view=${key}`);
   const actions = html`<a class="button" href=${`/query#${encodeURIComponent(`SELECT *\nFROM ${name}\nLIMIT 100`)}`}>Query</a>
     ${can("writer") && html`<button onClick=${() => invalidate(name, params.get("key"))}>Invalidate</button>`}`;
@@ -48,49 +49,41 @@ function MapSection({ dataset }) {
       <option value="">Version that readers see</option>${dataset.generations.map((g) => html`<option value=${g.dataset_version}>${g.generation_no} · ${g.state} · ${format.count(g.partitions, "partition")}</option>`)}</select>`}>
       <${PartitionMap} key=${version} name=${dataset.name} version=${version} selected=${key} onPick=${(picked) => setParams({ key: picked })} />
     </${Panel}>
-    ${key && html`<${PartitionPanel} key=${key} dataset=${dataset} partition=${key} />`}
-    <${PartitionTable} dataset=${dataset} selected=${key} />`;
+    ${key && html`<${PartitionPanel} key=${key + version} dataset=${dataset} version=${version} partition=${key} />`}
+    <${PartitionTable} dataset=${dataset} version=${version} selected=${key} />`;
 }
 
-function PartitionPanel({ dataset, partition }) {
+function PartitionPanel({ dataset, version, partition }) {
   const name = dataset.name;
-  const state = useLive((signal) => get(`datasets/${path(name)}/lineage/${encodeURIComponent(partition)}`, {}, signal), [name, partition], { matches: (c) => c.kind === "dataset" && c.dataset === name && c.partition_key === partition });
+  const state = useLive((signal) => get(`datasets/${path(name)}/lineage/${encodeURIComponent(partition)}`, { dataset_version: version }, signal), [name, version, partition], { matches: (c) => c.kind === "dataset" && c.dataset === name && c.partition_key === partition });
   return html`<${Panel} title=${html`Partition <span class="mono">${partition}</span>`} actions=${html`<button class="quiet" onClick=${() => setParams({ key: undefined })}>Close</button>`}>
     <${Loaded} state=${state}>${(found) => html`
       <${Fields} items=${[
         ["Written by", html`<a href=${`/tasks/${found.task_id}?attempt=${found.attempt}`}>attempt ${found.attempt} of <span class="mono">${format.short(found.task_id)}</span></a>`],
         ["Log", html`<a href=${`/tasks/${found.task_id}?attempt=${found.attempt}#log`}>Open the log</a>`],
-        ["Made from", format.count(found.up.filter((p) => p.depth === 1).length, "partition")],
-        ["Read by", format.count(found.down.filter((p) => p.depth === 1).length, "partition")],
+        ["Made from", html`<a href="#inputs">${format.count(found.up.filter((p) => p.depth === 1).length, "partition")}</a>`],
+        ["Read by", html`<a href="#outputs">${format.count(found.down.filter((p) => p.depth === 1).length, "partition")}</a>`],
       ]} />
-      <div class="columns panel-body"><${Links} title="Inputs" items=${found.up} none="It was made from a source." /><${Links} title="Outputs made from it" items=${found.down} none="Nothing was made from it yet." /></div>`}</${Loaded}>
+      <div class="columns panel-body"><${Links} id="inputs" title="Inputs" items=${found.up} none="It was made from a source." /><${Links} id="outputs" title="Outputs made from it" items=${found.down} none="Nothing was made from it yet." /></div>`}</${Loaded}>
   </${Panel}>`;
 }
 
-const Links = ({ title, items, none }) => html`<div><h3>${title}</h3>${items.length ? html`<${Table} label=${title} rows=${items.slice(0, 200)} columns=${[
+const Links = ({ id, title, items, none }) => html`<div id=${id}><h3>${title}</h3>${items.length ? html`<${Table} label=${title} rows=${items.slice(0, 200)} columns=${[
   { label: "Dataset", width: "minmax(110px, 1fr)", render: (p) => (p.dataset ? html`<a href=${`/datasets/${path(p.dataset)}?key=${encodeURIComponent(p.partition_key)}`}>${p.dataset}</a>` : `${p.job}.${p.output}`) },
   { label: "Partition", width: "minmax(90px, 1fr)", render: (p) => html`<span class="mono">${p.partition_key === "*" ? "all" : p.partition_key}</span>` },
   { label: "Attempt", width: "minmax(90px, 1fr)", render: (p) => (p.task_id ? html`<a href=${`/tasks/${p.task_id}?attempt=${p.attempt}`} class="mono">${format.short(p.task_id)}</a>` : "–") },
   { label: "", width: "64px", render: (p) => (p.is_current ? "" : html`<span class="state-warning"><${Icon} kind="warning" /> old</span>`) }]} />` : html`<p class="muted">${none}</p>`}</div>`;
 
-function PartitionTable({ dataset, selected }) {
-  const [more, setMore] = useState({ items: [], next: dataset.next, busy: false });
-  useEffect(() => setMore({ items: [], next: dataset.next, busy: false }), [dataset.dataset_version]);
-  const load = async () => {
-    const next = more.items.length ? more.next : dataset.next;
-    if (more.busy || !next) return;
-    setMore({ ...more, busy: true });
-    try {
-      const page = await get(`datasets/${path(dataset.name)}`, { limit: 200, after: next });
-      setMore((before) => ({ items: [...before.items, ...page.partition_list], next: page.next, busy: false }));
-    } catch (error) {
-      toast(error.message, "failed");
-    }
-  };
-  const rows = [...dataset.partition_list, ...more.items];
+function PartitionTable({ dataset, version, selected }) {
+  const more = useMore(version ?? dataset.dataset_version, dataset.next, async (after) => {
+    const page = await get(`datasets/${path(dataset.name)}`, { limit: 200, after, dataset_version: version });
+    return { items: page.partition_list, next: page.next };
+  });
+  const first = new Set(dataset.partition_list.map((p) => p.partition_key));
+  const rows = [...dataset.partition_list, ...more.items.filter((p) => !first.has(p.partition_key))];
   if (!rows.length) return html`<${Panel}><${Empty} title="No partition is committed yet." command=${`trace backfill ${dataset.dag} ${dataset.job} --range 0-9999`}>A partition appears here when its task has completed.</${Empty}></${Panel}>`;
-  return html`<${Panel} title="Partitions by block"><${Table} label="Partitions" rows=${rows} onEnd=${load} height=${420} selected=${(p) => p.partition_key === selected} columns=${[
-    { label: "Partition", width: "minmax(120px, 1fr)", render: (p) => html`<a class="mono" href=${`?key=${encodeURIComponent(p.partition_key)}`}>${p.partition_key}</a>` },
+  return html`<${Panel} title="Partitions by block"><${Table} label="Partitions" rows=${rows} onEnd=${more.load} height=${420} selected=${(p) => p.partition_key === selected} columns=${[
+    { label: "Partition", width: "minmax(120px, 1fr)", render: (p) => html`<a class="mono" href=${`?${query({ version, key: p.partition_key })}`}>${p.partition_key}</a>` },
     { label: "Rows", width: "100px", align: "right", render: (p) => format.number(p.row_count) },
     { label: "Size", width: "80px", align: "right", render: (p) => format.size(p.byte_count) },
     { label: "Attempt", width: "190px", render: (p) => html`<a class="mono" href=${`/tasks/${p.task_id}?attempt=${p.attempt}`}>${format.short(p.task_id)} #${p.attempt}</a>` },
@@ -103,7 +96,7 @@ function PartitionTable({ dataset, selected }) {
 const Schema = ({ dataset }) => html`<${Panel}>${dataset.columns.length ? html`<${Table} label="Columns" rows=${dataset.columns} columns=${[
     { label: "Column", width: "minmax(140px, 1fr)", render: (c) => html`<span class="mono">${c.name}</span>` }, { label: "Type", width: "minmax(110px, 1fr)", render: (c) => html`<span class="mono muted">${c.type}</span>` },
     { label: "Meaning", width: "minmax(180px, 2.5fr)", render: (c) => html`<span title=${c.comment}>${c.comment ?? ""}</span>` }]} />` : html`<${Empty} title="The columns are not known yet.">They are known after the first partition, or after a deploy with a check.</${Empty}>`}</${Panel}>
-  <${Panel} title="About"><${Fields} items=${[["Written by", html`<${JobLink} dag=${dataset.dag} job=${dataset.job} />.${dataset.output}`], ["Mode", dataset.write_mode], ["Newest rows", dataset.hot], ["Read by", dataset.consumers.map((c) => `${c.dag}.${c.job}`).join(", ") || "no cursor consumer"], ["Readable for", dataset.read_roles?.join(", ") ?? "every role"], ["Id", html`<span class="mono">${dataset.dataset_uuid}</span>`]]} /></${Panel}>`;
+  <${Panel} title="About"><${Fields} items=${[["Written by", html`<${JobLink} dag=${dataset.dag} job=${dataset.job} />.${dataset.output}`], ["Mode", dataset.write_mode], ["Newest rows", dataset.hot], ["Read by", dataset.consumers.length ? dataset.consumers.map((c, i) => html`${i ? ", " : ""}<${JobLink} dag=${c.dag} job=${c.job} />`) : "no cursor consumer"], ["Readable for", dataset.read_roles?.join(", ") ?? "every role"], ["Id", html`<span class="mono">${dataset.dataset_uuid}</span>`]]} /></${Panel}>`;
 
 const Generations = ({ dataset }) => html`<${Panel}><${Table} label="Versions" rows=${dataset.generations} columns=${[
   { label: "No.", width: "50px", align: "right", render: (g) => g.generation_no }, { label: "State", width: "110px", render: (g) => html`<${State} status=${g.state} />` },

@@ -3,7 +3,7 @@ import { getAll, path } from "../lib/api.js";
 import { useState } from "../vendor/preact.js";
 import * as format from "../lib/format.js";
 import { useLive } from "../lib/live.js";
-import { Empty, html, JobLink, Loaded, Page, Panel, Table, Time } from "../lib/ui.js";
+import { Count, Empty, html, JobLink, Loaded, Page, Panel, Table, Time } from "../lib/ui.js";
 
 export function DatasetsPage() {
   const [text, setText] = useState("");
@@ -16,8 +16,8 @@ export function DatasetsPage() {
         { label: "Dataset", width: "minmax(140px, 1.4fr)", render: (d) => html`<a href=${`/datasets/${path(d.name)}`}>${d.name}</a>` },
         { label: "Written by", width: "minmax(140px, 1.4fr)", render: (d) => html`<${JobLink} dag=${d.dag} job=${d.job} />` },
         { label: "Blocks", width: "minmax(130px, 1fr)", align: "right", render: (d) => (d.range_start === null ? "–" : html`<span class="mono">${d.range_start}–${d.range_end}</span>`) },
-        { label: "Partitions", width: "90px", align: "right", render: (d) => format.number(d.partitions) },
-        { label: "Rows", width: "110px", align: "right", render: (d) => format.number(d.row_count) },
+        { label: "Partitions", width: "90px", align: "right", render: (d) => html`<${Count} value=${d.partitions} href=${`/datasets/${path(d.name)}`} />` },
+        { label: "Rows", width: "110px", align: "right", render: (d) => html`<${Count} value=${d.row_count} href=${`/datasets/${path(d.name)}?view=rows`} />` },
         { label: "Size", width: "80px", align: "right", render: (d) => format.size(d.byte_count) },
         { label: "Updated", width: "90px", align: "right", render: (d) => html`<${Time} at=${d.updated_at} none="empty" />` },
       ]} />` : html`<${Empty} title=${all.length ? "No dataset has this name." : "No dataset is published yet."} command=${all.length ? undefined : "trace deploy examples/quickstart/dag.yaml"}>${all.length ? "" : "A DAG publishes datasets under names, which queries and other DAGs read."}</${Empty}>`;

@@ -1,12 +1,14 @@
 // Backfills, pauses, side effects, batches, invalidations, storage, users, keys and runtimes.
 import { useState } from "../vendor/preact.js";
-import { can, get, getAll, path, post } from "../lib/api.js";
+import { can, get, getAll, path, post, query } from "../lib/api.js";
 import * as format from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { address, go } from "../lib/router.js";
-import { ask, Command, DatasetLink, Empty, Failure, Fields, html, JobLink, Loaded, Page, Panel, State, Table, Tabs, TaskLink, Time } from "../lib/ui.js";
+import { ask, Command, Count, DatasetLink, Empty, Failure, Fields, html, JobLink, Loaded, Page, Panel, State, Table, Tabs, TaskLink, Time } from "../lib/ui.js";
 import { InvalidationTable } from "./dataset.js";
 import { resume } from "./dag.js";
+
+const tasksOf = (filters) => `/tasks?${query(filters)}`;
 
 const SECTIONS = {
   backfills: ["Backfills", Backfills], pauses: ["Pauses and pressure", Pauses], outbox: ["Outbox", Outbox], batches: ["Batches", Batches],
@@ -31,7 +33,7 @@ function Backfills() {
       { label: "Job", width: "minmax(140px, 1.2fr)", render: (b) => html`<${JobLink} dag=${b.dag} job=${b.job} />` },
       { label: "Blocks", width: "minmax(120px, 1fr)", render: (b) => html`<a class="mono" href=${`/operations/backfills?id=${b.backfill_id}`}>${b.start}–${b.end}</a>` },
       { label: "Progress", width: "minmax(130px, 1fr)", render: (b) => html`<${Progress} backfill=${b} />` },
-      { label: "Chunks", width: "110px", align: "right", render: (b) => `${format.number(b.completed + b.skipped)} / ${format.number(b.pending + b.created + b.completed + b.failed + b.canceled + b.skipped)}` },
+      { label: "Chunks", width: "110px", align: "right", render: (b) => html`<a class="num" href=${`/operations/backfills?id=${b.backfill_id}`}>${format.number(b.completed + b.skipped)} / ${format.number(b.pending + b.created + b.completed + b.failed + b.canceled + b.skipped)}</a>` },
       { label: "Left", width: "90px", align: "right", render: (b) => (b.state === "running" && b.seconds_left !== null ? format.duration(b.seconds_left) : "–") },
       { label: "Started", width: "90px", align: "right", render: (b) => html`<${Time} at=${b.started_at} />` },
       ...(can("writer") ? [{ label: "", width: "80px", align: "right", render: (b) => (b.state === "running" ? html`<button onClick=${() => cancelBackfill(b)}>Cancel</button>` : b.failed + b.canceled ? html`<button onClick=${() => resumeBackfill(b)}>Resume</button>` : "") }] : []),
@@ -39,10 +41,10 @@ function Backfills() {
 }
 
 function Progress({ backfill: b }) {
-  const all = b.blocks_done + b.blocks_left || 1;
+  const all = b.blocks_done + b.blocks_left;
   const chunks = b.pending + b.created + b.completed + b.failed + b.canceled + b.skipped || 1;
   return html`<div class="bar" role="img" aria-label=${`${format.number(b.blocks_done)} of ${format.number(all)} blocks`} title=${`${format.number(b.blocks_done)} of ${format.number(all)} blocks, ${format.number(Math.round(b.blocks_per_second))} per second`}>
-    <i style=${{ width: `${(100 * b.blocks_done) / all}%` }} /><i class="failed" style=${{ width: `${(100 * b.failed) / chunks}%` }} /></div>`;
+    <i style=${{ width: `${(100 * (b.completed + b.skipped)) / chunks}%` }} /><i class="failed" style=${{ width: `${(100 * b.failed) / chunks}%` }} /></div>`;
 }
 
 function BackfillForm({ onStarted }) {
@@ -108,10 +110,10 @@ function Pauses() {
       : html`<${Empty} title="Nothing is paused." command="trace pause DAG JOB --reason maintenance">Users pause jobs; a queue above its limit pauses the jobs upstream.</${Empty}>`}
       ${pressure.deferred_events > 0 && html`<div class="table-foot">${format.count(pressure.deferred_events, "event")} wait until a paused job resumes</div>`}</${Panel}>
     <div class="columns"><${Panel} title="Queues with limits">${pressure.queues.length ? html`<${Table} label="Queues with limits" rows=${pressure.queues} columns=${[
-      { label: "Job", width: "minmax(140px, 1fr)", render: (q) => html`<${JobLink} dag=${q.dag} job=${q.job} />` }, { label: "Queued", width: "80px", align: "right", render: (q) => format.number(q.normal + q.bulk) },
+      { label: "Job", width: "minmax(140px, 1fr)", render: (q) => html`<${JobLink} dag=${q.dag} job=${q.job} />` }, { label: "Queued", width: "80px", align: "right", render: (q) => html`<${Count} value=${q.normal + q.bulk} href=${tasksOf({ dag: q.dag, job: q.job, status: "Queued" })} />` },
       { label: "Limit", width: "80px", align: "right", render: (q) => (q.max_queue_depth !== null ? format.number(q.max_queue_depth) : format.duration(q.max_queue_age)) },
       { label: "Pushes back", width: "minmax(100px, 1fr)", render: (q) => (q.sheds ? html`<${State} status="paused" text=${`${q.pausing} jobs, ${q.sheds}`} />` : html`<span class="muted">no</span>`) }]} />` : html`<${Empty} title="No job limits its queue."><code>max_queue_depth</code> in a DAG file limits how many tasks may wait.</${Empty}>`}</${Panel}>
-    <${Panel} title="Operators">${pressure.operators.length ? html`<${Table} label="Operators" rows=${pressure.operators} columns=${[{ label: "Operator", width: "minmax(120px, 1fr)", render: (o) => html`<a href=${`/tasks?operator=${encodeURIComponent(o.operator)}`}>${o.operator}</a>` }, { label: "Running", width: "80px", align: "right", render: (o) => format.number(o.running) }, { label: "Queued", width: "80px", align: "right", render: (o) => format.number(o.queued) }, { label: "Cap", width: "70px", align: "right", render: (o) => o.cap ?? "–" }]} />` : html`<${Empty} title="No task waits or runs." />`}</${Panel}></div>`}</${Loaded}>`;
+    <${Panel} title="Operators">${pressure.operators.length ? html`<${Table} label="Operators" rows=${pressure.operators} columns=${[{ label: "Operator", width: "minmax(120px, 1fr)", render: (o) => html`<a href=${`/tasks?operator=${encodeURIComponent(o.operator)}`}>${o.operator}</a>` }, { label: "Running", width: "80px", align: "right", render: (o) => html`<${Count} value=${o.running} href=${tasksOf({ operator: o.operator, status: "Running" })} />` }, { label: "Queued", width: "80px", align: "right", render: (o) => html`<${Count} value=${o.queued} href=${tasksOf({ operator: o.operator, status: "Queued" })} />` }, { label: "Cap", width: "70px", align: "right", render: (o) => o.cap ?? "–" }]} />` : html`<${Empty} title="No task waits or runs." />`}</${Panel}></div>`}</${Loaded}>`;
 }
 
 // --- side effects and batches ---------------------------------------------------------------------
@@ -150,16 +152,20 @@ function Storage() {
     <div class="stats"><div class="stat"><span class="label">Stored</span><span class="value">${format.size(sum("bytes"))}</span><div class="hint">${format.count(sum("objects"), "object")}</div></div><div class="stat"><span class="label">Due for deletion</span><span class="value">${format.size(sum("due_bytes"))}</span><div class="hint">${format.count(sum("due_prefixes"), "prefix")}</div></div>
       <div class="stat"><span class="label">Sweeper</span><span class="value">${storage.sweeps ? "on" : "off"}</span></div><div class="stat"><span class="label">Foreign objects</span><span class="value">${format.number(storage.foreign.objects)}</span><div class="hint">never deleted</div></div></div>
     <${Panel} title="By dataset and kind" actions=${can("admin") && html`<button onClick=${sweep}>Sweep now</button>`}><${Table} label="Storage" rows=${storage.items} columns=${[
-      { label: "Dataset", width: "minmax(130px, 1.4fr)", render: (i) => i.dataset ?? html`<span class="muted">tasks</span>` }, { label: "Kind", width: "110px", render: (i) => html`<span class="tag">${i.kind}</span>` }, { label: "Objects", width: "90px", align: "right", render: (i) => format.number(i.objects) }, { label: "Size", width: "90px", align: "right", render: (i) => format.size(i.bytes) },
+      { label: "Dataset", width: "minmax(130px, 1.4fr)", render: (i) => (i.dataset ? html`<${DatasetLink} name=${i.dataset} />` : html`<span class="muted">tasks</span>`) }, { label: "Kind", width: "110px", render: (i) => html`<span class="tag">${i.kind}</span>` }, { label: "Objects", width: "90px", align: "right", render: (i) => format.number(i.objects) }, { label: "Size", width: "90px", align: "right", render: (i) => format.size(i.bytes) },
       { label: "Due", width: "90px", align: "right", render: (i) => format.size(i.due_bytes) }, { label: "Kept", width: "80px", align: "right", render: (i) => format.number(i.kept_prefixes) }, { label: "Next sweep", width: "100px", align: "right", render: (i) => html`<${Time} at=${i.next_sweep_at} />` }]} /></${Panel}>`; }}</${Loaded}>`;
 }
 
 function Runtimes() {
   const state = useLive((signal) => get("runtimes", {}, signal), [], { every: 10_000 });
-  return html`<${Panel}><${Loaded} state=${state}>${(reply) => html`<${Table} label="Runtimes" rows=${reply.items ?? reply.runtimes ?? []} columns=${[
-    { label: "Runtime", width: "minmax(130px, 1fr)", render: (r) => html`<a href=${`/tasks?runtime=${encodeURIComponent(r.name ?? r.runtime)}`}>${r.name ?? r.runtime}</a>` },
-    { label: "Workers", width: "90px", align: "right", render: (r) => format.number(Array.isArray(r.workers) ? r.workers.length : r.workers) },
-    { label: "Settings", width: "minmax(220px, 3fr)", render: (r) => html`<span class="mono muted">${Object.entries(r).filter(([k, v]) => !["name", "runtime", "workers"].includes(k) && v !== null && typeof v !== "object").map(([k, v]) => `${k} ${v}`).join(" · ")}</span>` }]} />`}</${Loaded}></${Panel}>`;
+  return html`<${Panel}><${Loaded} state=${state}>${(reply) => html`<${Table} label="Runtimes" rows=${reply.items} columns=${[
+    { label: "Runtime", width: "minmax(110px, 1.4fr)", render: (r) => html`<a href=${`/tasks?runtime=${encodeURIComponent(r.name)}`}>${r.name}</a>` },
+    { label: "Workers", width: "76px", align: "right", render: (r) => (r.workers === 0 ? html`<span class="state-warning">none</span>` : format.number(r.workers)) },
+    { label: "Launcher", width: "90px", render: (r) => r.launcher }, { label: "Code", width: "90px", render: (r) => html`<span class="tag">${r.trust}</span>` },
+    { label: "Language", width: "84px", render: (r) => r.language ?? "–" }, { label: "Queue", width: "minmax(100px, 1.4fr)", render: (r) => html`<span class="mono">${r.queue ?? "–"}</span>` },
+    { label: "Slots", width: "60px", align: "right", render: (r) => format.number(r.slots) }, { label: "Memory", width: "80px", align: "right", render: (r) => `${format.number(r.memory_mib)} MiB` },
+    { label: "Longest task", width: "100px", align: "right", render: (r) => (r.max_timeout === null ? "no limit" : format.duration(r.max_timeout)) },
+    { label: "Idle end", width: "90px", align: "right", render: (r) => (r.idle_timeout === null ? "never" : format.duration(r.idle_timeout)) }]} />`}</${Loaded}></${Panel}>`;
 }
 
 function Users() {

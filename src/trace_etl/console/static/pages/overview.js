@@ -5,15 +5,17 @@ import * as format from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { Empty, html, Icon, JobLink, DatasetLink, Loaded, Page, Panel, State, Table, TaskLink, Time } from "../lib/ui.js";
 
+/** In the address of a list of tasks: those that failed without an error code. */
+export const NO_CODE = "-";
+
 const load = async (signal) => {
-  const [overview, failures, invalidations, running, pauses] = await Promise.all([
+  const [overview, failures, invalidations, running] = await Promise.all([
     get("overview", {}, signal),
     get("failures", {}, signal),
     get("invalidations", { limit: 20 }, signal),
     get("tasks", { status: "Running", limit: 12 }, signal),
-    get("pauses", { limit: 20 }, signal),
   ]);
-  return { overview, failures: failures.items, invalidations: invalidations.items, running: running.items, pauses: pauses.items };
+  return { overview, failures: failures.items, invalidations: invalidations.items, running: running.items };
 };
 
 export function OverviewPage() {
@@ -24,9 +26,8 @@ export function OverviewPage() {
   </${Page}>`;
 }
 
-function Content({ overview, failures, invalidations, running, pauses }) {
-  const reorganisations = invalidations.filter((item) => item.reason.startsWith("reorganisation"));
-  return html`<${Health} overview=${overview} failures=${failures} pauses=${pauses} />
+function Content({ overview, failures, invalidations, running }) {
+  return html`<${Health} overview=${overview} />
     <div class="stats">
       <${Stat} icon="running" label="Running" value=${overview.running} href="/tasks?status=Running" />
       <${Stat} icon="queued" label="Waiting" value=${overview.queued} href="/tasks?status=Queued" hint=${overview.retrying ? `${format.number(overview.retrying)} retry later` : ""} />
@@ -35,7 +36,7 @@ function Content({ overview, failures, invalidations, running, pauses }) {
       <${Stat} icon="paused" label="Paused jobs" value=${overview.paused} href="/operations/pauses" />
       <${Stat} icon="idle" label="Jobs" value=${overview.jobs} href="/dags" hint=${`in ${format.count(overview.dags, "DAG")}`} />
     </div>
-    <div class="columns wide-left">
+    <div class="columns wider-left">
       <${Panel} title="Tasks that ended, per minute" actions=${html`<span class="legend-inline"><i class="swatch sw-committed" /> completed <i class="swatch sw-failed" /> failed</span>`}><${Throughput} minutes=${overview.minutes} /></${Panel}>
       <${Panel} title="Followed chains"><${Chains} chains=${overview.chains} /></${Panel}>
     </div>
@@ -43,9 +44,8 @@ function Content({ overview, failures, invalidations, running, pauses }) {
     <div class="columns">
       <${Panel} title="Running now" actions=${html`<a href="/tasks?status=Running">All running tasks</a>`}>
         ${running.length ? html`<${Table} label="Running tasks" rows=${running} href=${(task) => `/tasks/${task.task_id}`} columns=${[
-          { label: "Task", width: "142px", render: (task) => html`<${TaskLink} id=${task.task_id} />` },
-          { label: "Job", width: "minmax(120px, 1.4fr)", render: (task) => html`<${JobLink} dag=${task.dag} job=${task.job} />` },
-          { label: "Partition", width: "minmax(90px, 1fr)", render: (task) => html`<span class="mono">${task.partition_key ?? "–"}</span>` },
+          { label: "Job", width: "minmax(120px, 1.2fr)", render: (task) => html`<${JobLink} dag=${task.dag} job=${task.job} />` },
+          { label: "Partition", width: "minmax(150px, 1fr)", render: (task) => html`<${TaskLink} id=${task.task_id}>${task.partition_key ?? format.short(task.task_id)}</${TaskLink}>` },
           { label: "For", width: "86px", align: "right", render: (task) => format.between(task.started_at, null) },
         ]} />` : html`<${Empty} title="Nothing runs now.">${overview.queued ? "Tasks wait: open one to see why." : "Every task has ended."}</${Empty}>`}
       </${Panel}>
@@ -53,25 +53,29 @@ function Content({ overview, failures, invalidations, running, pauses }) {
         ${invalidations.length ? html`<${Table} label="Invalidations" rows=${invalidations.slice(0, 8)} columns=${[
           { label: "Dataset", width: "minmax(100px, 1fr)", render: (item) => (item.dataset ? html`<${DatasetLink} name=${item.dataset} />` : `${item.job}.${item.output}`) },
           { label: "Blocks", width: "minmax(90px, 1fr)", render: (item) => html`<span class="mono">${item.partition_key ?? `${item.start}–${item.end}`}</span>` },
-          { label: "Reason", width: "minmax(110px, 1.4fr)", render: (item) => html`<span title=${item.reason}>${item.reason || "–"}</span>` },
+          { label: "Reason", width: "minmax(110px, 1.4fr)", render: (item) => html`${item.is_reorganisation && html`<span class="tag">reorganised</span> `}<span title=${item.reason}>${item.reason || "–"}</span>` },
           { label: "When", width: "80px", align: "right", render: (item) => html`<${Time} at=${item.made_at} />` },
         ]} />` : html`<${Empty} title="No data was invalidated.">A reorganisation of a followed chain appears here, with everything that was built again because of it.</${Empty}>`}
-        ${reorganisations.length > 0 && html`<div class="table-foot">${format.count(reorganisations.length, "reorganisation")} among the newest ${invalidations.length}</div>`}
       </${Panel}>
     </div>`;
 }
 
-/** One line that says whether somebody must act. */
-function Health({ overview, failures, pauses }) {
-  const problems = [
-    overview.failed && html`<a href="/tasks?view=failures">${format.count(overview.failed, "task")} failed permanently</a>${failures.length > 1 ? ` with ${failures.length} different errors` : ""}`,
-    overview.outbox_failed && html`<a href="/operations/outbox">${format.count(overview.outbox_failed, "side effect")} failed</a>`,
-    overview.batches_failed && html`<a href="/operations/batches">${format.count(overview.batches_failed, "batch")} dead-lettered</a>`,
-    pauses.length && html`<a href="/operations/pauses">${format.count(pauses.length, "pause")}</a>`,
-    ...overview.chains.filter((chain) => chain.status !== "Running").map((chain) => html`<a href=${`/tasks/${chain.task_id}`}>${chain.dag}.${chain.job} is not following its chain</a>`),
-  ].filter(Boolean);
-  if (!problems.length) return html`<div class="banner"><${Icon} kind="completed" /><strong>Everything is healthy.</strong></div>`;
-  return html`<div class="banner"><${Icon} kind="warning" /><span><strong>Needs attention: </strong>${problems.map((item, i) => html`${i ? " · " : ""}${item}`)}</span></div>`;
+/** One line that says whether anything needs attention. */
+function Health({ overview }) {
+  if (overview.is_healthy) return html`<div class="banner"><${Icon} kind="completed" /><strong>Everything is healthy.</strong></div>`;
+  return html`<div class="banner"><${Icon} kind="warning" /><span><strong>Needs attention: </strong>${overview.problems.map((problem, i) => html`${i ? " · " : ""}<a href=${placeOf(problem)}>${problem.message}</a>`)}</span></div>`;
+}
+
+/** Where a problem is shown in full. @param {any} problem */
+function placeOf(problem) {
+  switch (problem.kind) {
+    case "failed_tasks": return "/tasks?view=failures";
+    case "failed_side_effects": return "/operations/outbox";
+    case "failed_batches": return "/operations/batches";
+    case "paused_jobs": return "/operations/pauses";
+    case "runtime_without_workers": return `/tasks?status=Queued&runtime=${encodeURIComponent(problem.runtime)}`;
+    default: return problem.task_id ? `/tasks/${problem.task_id}` : "/operations/runtimes";
+  }
 }
 
 const Stat = ({ icon, label, value, href, hint }) =>
@@ -89,17 +93,24 @@ function Throughput({ minutes }) {
 function Chains({ chains }) {
   if (!chains.length) return html`<${Empty} title="No chain is followed.">A job with <code>source: {kind: always_on}</code> follows a chain. Its position and lag appear here.</${Empty}>`;
   return html`<${Table} label="Followed chains" rows=${chains} href=${(chain) => `/tasks/${chain.task_id}`} columns=${[
-    { label: "Source", width: "minmax(90px, 1.4fr)", render: (chain) => html`<${JobLink} dag=${chain.dag} job=${chain.job} />` },
-    { label: "State", width: "88px", render: (chain) => html`<${State} status=${chain.status} />` },
-    { label: "Block", width: "minmax(70px, 1fr)", align: "right", render: (chain) => format.number(chain.cursor) },
-    { label: "Advanced", width: "80px", align: "right", render: (chain) => html`<${Time} at=${chain.advanced_at} none="never" />` },
+    { label: "Source", width: "minmax(110px, 1fr)", render: (chain) => html`<${State} status=${chain.is_paused ? "paused" : chain.status} text="" /> <${JobLink} dag=${chain.dag} job=${chain.job} />` },
+    { label: "Block", width: "84px", align: "right", render: (chain) => html`<a class="num" href=${`/tasks/${chain.task_id}`}>${format.number(chain.position ?? chain.cursor)}</a>` },
+    { label: "Behind", width: "104px", align: "right", render: (chain) => html`<${Lag} chain=${chain} />` },
+    { label: html`<span title="Reorganisations in the last 24 hours">Reorgs</span>`, width: "52px", align: "right", render: (chain) => html`<a class=${chain.reorganisations ? "num" : "num muted"} href="/operations/invalidations">${format.number(chain.reorganisations)}</a>` },
   ]} />`;
+}
+
+/** How far a chain is behind its head. */
+function Lag({ chain }) {
+  if (chain.lag_blocks === null) return html`<span class="muted" title="The follower has not reported the head of its chain.">unknown</span>`;
+  const title = `The head is block ${format.number(chain.head)}${chain.reported_at ? `, as seen ${format.relative(chain.reported_at)}` : ""}.`;
+  return html`<span title=${title} class=${chain.lag_blocks ? "" : "state-completed"}>${chain.lag_blocks ? `${format.count(chain.lag_blocks, "block")}${chain.lag_seconds ? `, ${format.duration(chain.lag_seconds)}` : ""}` : "at the head"}</span>`;
 }
 
 export const FailureTable = ({ items, actions }) => html`<${Table} label="Failures by error" rows=${items} href=${(group) => `/tasks/${group.task_id}`} columns=${[
   { label: "Job", width: "minmax(140px, 1fr)", render: (group) => html`<${JobLink} dag=${group.dag} job=${group.job} />` },
-  { label: "Error", width: "minmax(100px, 150px)", render: (group) => html`<${State} status="Failed" text=${group.error_code ?? "unknown"} />` },
-  { label: "Tasks", width: "60px", align: "right", render: (group) => html`<a class="num" href=${`/tasks?status=Failed&dag=${encodeURIComponent(group.dag)}&job=${encodeURIComponent(group.job)}&error_code=${encodeURIComponent(group.error_code ?? "")}`}>${format.number(group.tasks)}</a>` },
+  { label: "Error", width: "minmax(100px, 150px)", render: (group) => html`<${State} status="Failed" text=${group.error_code || "without a code"} />` },
+  { label: "Tasks", width: "60px", align: "right", render: (group) => html`<a class="num" href=${`/tasks?status=Failed&dag=${encodeURIComponent(group.dag)}&job=${encodeURIComponent(group.job)}&error_code=${encodeURIComponent(group.error_code || NO_CODE)}`}>${format.number(group.tasks)}</a>` },
   { label: "Last message", width: "minmax(160px, 2fr)", render: (group) => html`<span class="mono" title=${group.error_message}>${group.error_message}</span>` },
   { label: "Last", width: "80px", align: "right", render: (group) => html`<${Time} at=${group.newest_at} />` },
   ...(actions ? [{ label: "", width: "auto", align: "right", render: actions }] : []),

@@ -12,10 +12,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from trace_etl.api.user.pressure import QueueItem
+from trace_etl.api.user.views.overview import FollowedChain
 from trace_etl.dispatcher import metrics as process
 from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
 from trace_etl.state.db.snapshots import snapshot
 from trace_etl.state.feed import metrics as stored
+from trace_etl.state.feed import overview
 from trace_etl.state.flow import loads
 
 router = APIRouter(tags=["metrics"])
@@ -57,6 +59,7 @@ async def _render_org(ctx: Context, org_id: UUID) -> bytes:
                 await loads.count_deferred_events(conn, org_id),
             ),
             *_outbox(await stored.outbox(conn, org_id)),
+            *_chains(await overview.list_chains(conn, org_id)),
             *_unused_storage(await stored.unused_storage(conn, org_id)),
         ]
     registry = CollectorRegistry(auto_describe=False)
@@ -148,6 +151,34 @@ def _outbox(counts: list[tuple[str, bool, int, float]]) -> list[Metric]:
         rows.add_metric(values, count)
         age.add_metric(values, seconds)
     return [rows, age]
+
+
+def _chains(chains: list[FollowedChain]) -> list[Metric]:
+    labels = ["dag", "job"]
+    head = GaugeMetricFamily(
+        "trace_chain_head_block", "Head of a followed chain, as last seen.", labels=labels
+    )
+    blocks = GaugeMetricFamily(
+        "trace_chain_lag_blocks", "Blocks of a followed chain that are not written.", labels=labels
+    )
+    seconds = GaugeMetricFamily(
+        "trace_chain_lag_seconds",
+        "Time between the last written block and the head.",
+        labels=labels,
+    )
+    silence = GaugeMetricFamily(
+        "trace_chain_silent_seconds", "Time since the running follower saw the head.", labels=labels
+    )
+    for chain in chains:
+        for family, value in (
+            (head, chain.head),
+            (blocks, chain.lag_blocks),
+            (seconds, chain.lag_seconds),
+            (silence, chain.silent_seconds),
+        ):
+            if value is not None:
+                family.add_metric([chain.dag, chain.job], value)
+    return [head, blocks, seconds, silence]
 
 
 def _unused_storage(counts: list[tuple[str, int, int]]) -> list[Metric]:

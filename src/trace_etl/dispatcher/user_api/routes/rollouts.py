@@ -1,8 +1,9 @@
 """Deploy plans, rollout progress, rollback and promotion."""
 
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from trace_etl.api.body import Name
 from trace_etl.api.user.dags import PlanRequest
@@ -41,18 +42,31 @@ async def rollout(
 
 
 @router.post("/dags/{name}/rollback")
-async def roll_back(name: Name, user: CallerDep, ctx: ContextDep) -> RollbackReply:
+async def roll_back(
+    name: Name,
+    user: CallerDep,
+    ctx: ContextDep,
+    dry_run: Annotated[
+        bool, Query(description="Return what it would do and change nothing.")
+    ] = False,
+) -> RollbackReply:
     """Return to the previous version immediately."""
-    result = await transact(ctx.pool, lambda conn: rollback.roll_back(conn, user.org_id, name))
-    async with transaction(ctx.pool) as conn:
-        await backfill_consumers.backfill(conn, result.revisions, only_recent=True)
-        await backfill_consumers.backfill_readers(conn, result.datasets, only_recent=True)
-    ctx.wake.outbox.set()
+    step = rollback.preview if dry_run else rollback.roll_back
+    result = await transact(ctx.pool, lambda conn: step(conn, user.org_id, name))
+    if not dry_run:
+        moved = [dataset.dataset_uuid for dataset in result.datasets]
+        async with transaction(ctx.pool) as conn:
+            await backfill_consumers.backfill(conn, result.revisions, only_recent=True)
+            await backfill_consumers.backfill_readers(conn, moved, only_recent=True)
+        ctx.wake.outbox.set()
     return RollbackReply(
+        dry_run=dry_run,
         dag=name,
         dag_version=result.dag_version,
         from_version=result.from_version,
         canceled=result.canceled,
+        requeued=result.requeued,
+        datasets=result.datasets,
     )
 
 

@@ -10,6 +10,7 @@ import structlog
 from fastapi import APIRouter, Depends, Query
 
 from trace_etl.api.body import Name
+from trace_etl.api.user.cancellations import CancelRequest, CancelTasksReply
 from trace_etl.api.user.retries import (
     MAX_LISTED,
     FailedTask,
@@ -18,7 +19,14 @@ from trace_etl.api.user.retries import (
     RetryRequest,
     SkippedTask,
 )
-from trace_etl.api.user.tasks import CancelReply, LogReply, TaskDetail, TaskList, TaskSummary
+from trace_etl.api.user.tasks import (
+    MAX_LOG_WINDOW,
+    CancelReply,
+    LogReply,
+    TaskDetail,
+    TaskList,
+    TaskSummary,
+)
 from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.model.errors import Conflict
@@ -28,12 +36,11 @@ from trace_etl.state.db.pool import Conn, transaction
 from trace_etl.state.db.snapshots import snapshot
 from trace_etl.state.flow import loads
 from trace_etl.state.routing import outbox
-from trace_etl.state.tasks import attempt_logs, retries, task_counts, task_queries
+from trace_etl.state.tasks import attempt_logs, cancellations, retries, task_counts, task_queries
 from trace_etl.state.tasks.task_queries import TaskFilter, TaskWithFacts
 
 router = APIRouter(prefix="/v1", tags=["tasks"])
 _log = structlog.stdlib.get_logger()
-_LOG_PARTS = 32  # in one answer
 _TASK_FACTS = {field.name for field in fields(TaskFacts)} - {"runtime_has_workers"}
 
 
@@ -58,12 +65,13 @@ async def summarise(user: CallerDep, ctx: ContextDep, dag: Name | None = None) -
 
 @router.get("/tasks/{task_id}")
 async def get_task(task_id: UUID, user: CallerDep, ctx: ContextDep) -> TaskDetail:
-    """Show one task with its ended attempts."""
-    async with ctx.pool.connection() as conn:
+    """Show one task with its payload, the definition that it runs, and its ended attempts."""
+    async with snapshot(ctx.pool) as conn:
         stored = await task_queries.get_task(conn, user.org_id, task_id)
+        payload = await task_queries.get_payload(conn, task_id)
         attempts = await task_queries.list_attempts(conn, task_id)
     (task,) = await _explain(ctx, [stored])
-    return TaskDetail(**dict(task), attempts=attempts)
+    return TaskDetail(**dict(task), **payload, attempts=attempts)
 
 
 @router.get("/tasks/{task_id}/logs")
@@ -73,14 +81,34 @@ async def read_logs(
     ctx: ContextDep,
     attempt: Annotated[int | None, Query(ge=1, description="Default: the last one.")] = None,
     start: Annotated[int, Query(ge=0, le=2**31 - 1, description="Position to read from.")] = 0,
+    tail: Annotated[
+        int | None,
+        Query(
+            ge=4, le=MAX_LOG_WINDOW, description="Read the last bytes instead, at most this many."
+        ),
+    ] = None,
+    before: Annotated[
+        int | None,
+        Query(ge=0, le=2**31 - 1, description="With `tail`: the last bytes before this position."),
+    ] = None,
 ) -> LogReply:
-    """Read the output of an attempt: of its function, and the error of its operator."""
-    async with ctx.pool.connection() as conn:
+    """Read a window of the output of an attempt: of its function, and the error of its operator.
+
+    An answer has at most 1 MiB.
+    """
+    async with snapshot(ctx.pool) as conn:
         task = await task_queries.get_task(conn, user.org_id, task_id)
         chosen = attempt or task.attempt
-        parts = await attempt_logs.list_parts(conn, task_id, chosen, start=start, limit=_LOG_PARTS)
+        size = await attempt_logs.get_size(conn, task_id, chosen)
+        end = start + MAX_LOG_WINDOW
+        if tail is not None:
+            end = size if before is None else min(before, size)
+            start = max(0, end - tail)
+        parts = await attempt_logs.list_parts(conn, task_id, chosen, start=start, end=end)
     end = parts[-1].position + len(parts[-1].text.encode()) if parts else start
     return LogReply(
+        size=size,
+        first=parts[0].position if parts else start,
         task_id=task_id,
         attempt=chosen,
         last_attempt=task.attempt,
@@ -94,13 +122,48 @@ async def read_logs(
 async def cancel_task(task_id: UUID, user: CallerDep, ctx: ContextDep) -> CancelReply:
     """Cancel a waiting task, or ask a running one to stop."""
     async with transaction(ctx.pool) as conn:
-        status = await task_queries.cancel_task(conn, user.org_id, task_id)
+        status = await cancellations.cancel_task(conn, user.org_id, task_id)
         if status is None:
             task = await task_queries.get_task(conn, user.org_id, task_id)
             if task.status != "Canceled":
                 raise Conflict(f"the task is {task.status} already")
             status = task.status
     return CancelReply.model_validate({"task_id": task_id, "status": status})
+
+
+@router.post("/tasks/cancel")
+async def cancel_tasks(body: CancelRequest, user: CallerDep, ctx: ContextDep) -> CancelTasksReply:
+    """Cancel waiting tasks and ask running ones to stop, all in one transaction."""
+    change = cancellations.preview if body.dry_run else cancellations.cancel
+    async with transaction(ctx.pool) as conn:
+        skipped = await _explain_not_canceled(conn, user.org_id, body)
+        groups = await change(conn, user.org_id, body)
+    stopping = sum(group.tasks for group in groups if group.status == "Running")
+    return CancelTasksReply(
+        dry_run=body.dry_run,
+        canceled=sum(group.tasks for group in groups) - stopping,
+        stopping=stopping,
+        groups=groups,
+        skipped=skipped[:MAX_LISTED],
+        skipped_count=len(skipped),
+    )
+
+
+async def _explain_not_canceled(conn: Conn, org_id: UUID, body: CancelRequest) -> list[SkippedTask]:
+    """Say why named tasks are not canceled. Raises NotFound."""
+    skipped: list[SkippedTask] = []
+    for task_id in dict.fromkeys(body.task_ids or ()):
+        task = await task_queries.get_task(conn, org_id, task_id)
+        if task.cancel_requested and task.status == "Running":
+            reason = "it is asked to stop already"
+        elif task.status not in ("Queued", "Running") and task.retry_at is None:
+            reason = f"it is {task.status}"
+        elif body.is_chosen(task.dag, task.job, task.status, task.error_code):
+            continue
+        else:
+            reason = "it has another status or error, or belongs to another job"
+        skipped.append(SkippedTask(task_id=task_id, reason=reason))
+    return skipped
 
 
 @router.post("/tasks/retry")

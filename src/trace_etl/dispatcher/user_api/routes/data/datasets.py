@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Annotated
+from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query
 
@@ -9,7 +10,13 @@ from trace_etl.api.body import Name
 from trace_etl.api.proof.certificates import CertificateList, StoredCertificate
 from trace_etl.api.proof.manifest import SignedManifest
 from trace_etl.api.task.lifecycle import Jwks
-from trace_etl.api.user.data.datasets import DatasetDetail, DatasetItem, DatasetList, PartitionItem
+from trace_etl.api.user.data.datasets import (
+    DatasetDetail,
+    DatasetItem,
+    DatasetList,
+    DatasetOutline,
+    PartitionItem,
+)
 from trace_etl.dispatcher.user_api.column_comments import describe_columns
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
@@ -24,7 +31,7 @@ from trace_etl.model.scope import Range
 from trace_etl.state.catalog import datasets
 from trace_etl.state.catalog.datasets import DatasetFilter
 from trace_etl.state.db.snapshots import snapshot
-from trace_etl.state.partitions import certificates, partition_queries
+from trace_etl.state.partitions import certificates, partition_map, partition_queries
 from trace_etl.state.routing import cursors
 
 router = APIRouter(prefix="/v1", tags=["datasets"])
@@ -44,12 +51,22 @@ async def list_datasets(
 
 
 @router.get("/datasets/{name}")
-async def get_dataset(name: Name, user: CallerDep, ctx: ContextDep, page: PageDep) -> DatasetDetail:
+async def get_dataset(
+    name: Name,
+    user: CallerDep,
+    ctx: ContextDep,
+    page: PageDep,
+    dataset_version: Annotated[
+        UUID | None,
+        Query(description="Generation of the partitions and gaps. Default: the one readers see."),
+    ] = None,
+) -> DatasetDetail:
     """Show one published dataset: its generations, gaps, consumers and a page of its partitions."""
     after = page.after(int, str)
     async with snapshot(ctx.pool) as conn:
         dataset = await datasets.get_dataset(conn, user.org_id, name)
-        version = dataset.dataset_version
+        shown = await partition_map.find_generation(conn, user.org_id, name, dataset_version)
+        version = shown.dataset_version
         rows = await partition_queries.list_partitions(conn, version, after=after, limit=page.fetch)
         gaps = await partition_queries.list_gaps(conn, version)
         planned = await datasets.get_planned_columns(conn, version)
@@ -64,6 +81,27 @@ async def get_dataset(name: Name, user: CallerDep, ctx: ContextDep, page: PageDe
         partition_list=list(partitions),
         next=following,
         gaps=gaps,
+        generations=generations,
+        consumers=consumers,
+    )
+
+
+@router.get("/datasets/{name}/outline")
+async def get_outline(name: Name, user: CallerDep, ctx: ContextDep) -> DatasetOutline:
+    """Show what a published dataset is, without counting its partitions."""
+    async with snapshot(ctx.pool) as conn:
+        found = await datasets.get_outline(conn, user.org_id, name)
+        dataset_uuid, version = found["dataset_uuid"], found["dataset_version"]
+        columns = found.pop("columns")
+        if columns is None:
+            columns = await datasets.get_planned_columns(conn, version)
+        description = await datasets.get_description(conn, dataset_uuid)
+        generations = await partition_queries.list_generation_names(conn, dataset_uuid)
+        consumers = await cursors.list_consumers(conn, dataset_uuid, version)
+    return DatasetOutline(
+        **found,
+        description=description.description,
+        columns=describe_columns(columns, description),
         generations=generations,
         consumers=consumers,
     )

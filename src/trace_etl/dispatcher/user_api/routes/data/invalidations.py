@@ -67,12 +67,21 @@ async def invalidate(
 
 @router.get("/invalidations")
 async def list_invalidations(
-    user: CallerDep, ctx: ContextDep, page: PageDep, dataset: Name | None = None
+    user: CallerDep,
+    ctx: ContextDep,
+    page: PageDep,
+    dataset: Name | None = None,
+    is_reorganisation: bool | None = None,
 ) -> InvalidationList:
     """List invalidations, newest first, with the progress of their consumers."""
     after = page.after(datetime, UUID)
     async with ctx.pool.connection() as conn:
         rows = await invalidations.list_invalidations(
-            conn, user.org_id, dataset=dataset, after=after, limit=page.fetch
+            conn,
+            user.org_id,
+            dataset=dataset,
+            is_reorganisation=is_reorganisation,
+            after=after,
+            limit=page.fetch,
         )
     return page.reply(InvalidationList, rows, lambda item: (item.made_at, item.invalidation_id))

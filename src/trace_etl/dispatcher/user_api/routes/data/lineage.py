@@ -48,17 +48,23 @@ async def dataset_lineage(
 
 @router.get("/datasets/{name}/lineage/{partition_key:path}")  # a key may contain slashes
 async def partition_lineage(
-    name: Name, partition_key: Key, user: CallerDep, ctx: ContextDep
+    name: Name,
+    partition_key: Key,
+    user: CallerDep,
+    ctx: ContextDep,
+    dataset_version: Annotated[
+        UUID | None, Query(description="A generation. Default: the one that readers see.")
+    ] = None,
 ) -> PartitionLineage:
     """Show the attempt that wrote a partition, and its upstream and downstream partitions."""
     async with ctx.pool.connection() as conn:
-        dataset = await datasets.get_dataset(conn, user.org_id, name)
-        version = dataset.dataset_version
+        found = await partition_map.find_generation(conn, user.org_id, name, dataset_version)
+        version = found.dataset_version
         task_id, attempt = await lineage.get_writer(conn, version, partition_key)
         up, down = await lineage.get_partition_lineage(conn, version, partition_key)
     return PartitionLineage(
         dataset=name,
-        dataset_uuid=dataset.dataset_uuid,
+        dataset_uuid=found.dataset_uuid,
         dataset_version=version,
         partition_key=partition_key,
         task_id=task_id,

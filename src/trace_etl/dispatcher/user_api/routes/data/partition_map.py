@@ -36,14 +36,19 @@ async def get_partition_map(
         found = await partition_map.find_generation(conn, user.org_id, name, dataset_version)
         version = found.dataset_version
         first, last, without_range = await partition_map.get_extent(conn, version)
+        hot = None
+        if found.state == "current":
+            hot = await partition_map.get_hot(conn, found.dataset_uuid, last)
+        if hot is not None:
+            first, last = hot.start if first is None else first, hot.end
         window = _choose_window(start, end, buckets, first, last)
         partitions, blocks = await partition_map.count_partitions(conn, version, window)
         listed = None
-        if sum(partitions) < MAX_LISTED:
+        if sum(partitions) <= MAX_LISTED:
             listed = await partition_map.list_window(conn, version, window)
-        invalidations = await partition_map.list_invalidations(
-            conn, found.dataset_uuid, version, window
-        )
+        stale = await partition_map.count_stale(conn, version, window)
+        versions = [version] if hot is None else [version, hot.dataset_version]
+        invalidations = await partition_map.list_invalidations(conn, versions, window)
         tasks = await partition_map.count_tasks(conn, found.dataset_uuid, window)
     return PartitionMap(
         dataset=name,
@@ -56,6 +61,8 @@ async def get_partition_map(
         buckets=window.buckets,
         partitions=partitions,
         blocks=blocks,
+        stale=stale,
+        hot=hot,
         tasks=tasks,
         invalidations=invalidations,
         listed=listed,

@@ -1,0 +1,150 @@
+"""The console in front of a whole stack with a worker, while a real node replaces blocks.
+
+It needs a stack of its own: the other tests of the console play the worker, and run no Spark.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from subprocess import CompletedProcess, run
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from support import anvil
+from support.anvil import Anvil
+from support.browsing import open_browser, open_visit
+from support.waiting import eventually
+from support.whole_stack import connect
+from trace_etl.lite import stack as lite
+from trace_etl.lite.home import Home
+
+CHAIN_PACKAGES = Path(__file__).parents[1] / "chain"
+TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
+_DAG = """
+name: chain
+jobs:
+  - name: follow
+    operator: block_follower
+    source: {kind: always_on}
+    outputs: [hot_blocks, hot_transactions, hot_logs]
+    config: {start_block: 0, poll_seconds: 0.1}
+  - {name: request, source: {kind: manual}, outputs: [ranges]}
+  - name: ingest
+    operator: cryo_ingest
+    inputs: [{from: {job: request}}]
+    outputs: [blocks]
+    config: {finality: 0}
+  - name: fees
+    operator: sql
+    inputs: [{from: {job: ingest}}]
+    outputs: [fees]
+    config:
+      sql: |
+        SELECT block_number,
+               gas_price
+          FROM blocks
+publish:
+  - {name: blocks, from: {job: ingest}}
+  - {name: heads, from: {job: follow, output: hot_blocks}}
+  - {name: fees, from: {job: fees}}
+"""
+
+
+class Stack:
+    """A home, and the command line for it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def trace(self, *words: str) -> CompletedProcess[str]:
+        environment = {**os.environ, "TRACE_HOME": str(self.home)}
+        done = run([*TRACE, *words], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done
+
+    def deploy(self, text: str) -> None:
+        file = self.home.with_name("dag.yaml")
+        file.write_text(text)
+        self.trace("deploy", "--no-check", str(file))
+
+    def get(self, path: str, **params: Any) -> Any:
+        with connect(self.home) as client:
+            return client.get(path, **params)
+
+
+@pytest.fixture
+def node() -> Generator[Anvil]:
+    with anvil.running(CHAIN_PACKAGES) as made:
+        made.mine(50, [1, 2])
+        yield made
+
+
+@pytest.fixture
+def stack(node: Anvil, tmp_path: Path) -> Generator[Stack]:
+    made = Stack(tmp_path / "home")
+    try:
+        made.trace("up", "--detach", "--rpc-url", node.url)
+        yield made
+    finally:
+        lite.purge(Home(made.home))
+
+
+def test_a_deploy_a_failure_a_reorganisation_a_backfill_and_a_rollback(
+    node: Anvil, stack: Stack
+) -> None:
+    link = stack.trace("console").stdout.strip()
+    with open_browser() as browser, open_visit(browser, link.partition("/login")[0]) as admin:
+        page = admin.page
+        page.goto(link)
+        expect(page.get_by_text("No DAG is deployed yet.")).to_be_visible()
+
+        stack.deploy(_DAG)
+        chains = page.get_by_role("table", name="Followed chains")
+        expect(chains).to_contain_text("chain / follow")
+        expect(chains).to_contain_text("at the head")
+        admin.check_accessible()
+
+        stack.trace("trigger", "chain", "request", "--range", "0-39")
+        failures = page.get_by_role("table", name="Failures by error")
+        expect(failures).to_contain_text("gas_price")
+        failures.get_by_role("row").nth(1).click()
+        expect(page.locator(".code .pointed")).to_contain_text("gas_price")
+        expect(page.get_by_role("heading", name="What it runs")).to_be_visible()
+        admin.check_accessible()
+
+        node.reorg(6, [7])
+        node.mine(2)
+        admin.go("/")
+        invalidated = page.get_by_role("table", name="Invalidations")
+        expect(invalidated.locator(".tag").first).to_have_text("reorganised")
+        expect(chains.locator("a[href='/operations/invalidations']")).to_have_text("1")
+        admin.go("/datasets/heads")
+        expect(page.get_by_role("heading", name="heads")).to_be_visible()
+        admin.settle()
+        admin.check_accessible()
+
+        broken = stack.get("/v1/dags/chain")["dag_version"]
+        stack.deploy(_DAG.replace("gas_price", "gas_used"))
+        admin.go("/operations/backfills")
+        page.get_by_label("Job").select_option("chain/fees")
+        page.get_by_label("First block").fill("0")
+        page.get_by_label("Last block").fill("39")
+        page.get_by_role("button", name="Preview").click()
+        expect(page.locator(".fields")).to_contain_text("40")
+        page.get_by_role("button", name=re.compile("^Start ")).click()
+        row = page.get_by_role("table", name="Backfills").get_by_role("row").nth(1)
+        expect(row).to_contain_text("complete")
+        admin.go("/datasets/fees")
+        canvas = page.locator("canvas.main")
+        expect(canvas).to_have_attribute("aria-label", re.compile("40 committed, 0 missing"))
+
+        admin.go("/dags/chain?view=versions")
+        expect(page.locator(".diff-add, .diff-del").first).to_contain_text("gas_")
+        page.get_by_role("button", name="Roll back").click()
+        page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
+        expect(page.locator(".toast")).to_contain_text("is current again")
+        eventually(lambda: stack.get("/v1/dags/chain")["dag_version"] == broken, "rolled back")

@@ -34,6 +34,7 @@ GROUPS = {
     "sink": "bench.sink",
     "workers": "bench.workers",
     "workers_shipped": "bench.shipped_worker",
+    "console": "bench.console",
 }
 
 

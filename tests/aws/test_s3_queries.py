@@ -30,6 +30,7 @@ from trace_etl.query.requests import DatasetView, QueryLimits
 from trace_etl.query.sql.engine import open_engine, prepare_engine
 from trace_etl.query.sql.sql_guard import SqlGuard
 from trace_etl.query.sql.tables import ReadBudget
+from trace_etl.spark.io.scan import Scan
 
 LIMITS = QueryLimits(100, "100MB", threads=1, reads_urls=True)
 SECRET = "root:secret"
@@ -88,7 +89,9 @@ class CountingProxy(BaseHTTPRequestHandler):
         for name in ("Content-Type", "Content-Range", "ETag", "Last-Modified", "Accept-Ranges"):
             if name in answer.headers:
                 self.send_header(name, answer.headers[name])
-        self.send_header("Content-Length", str(len(content)))
+        is_head = self.command == "HEAD"  # its answer has the length of a content that is not sent
+        length = answer.headers["Content-Length"] if is_head else str(len(content))
+        self.send_header("Content-Length", length)
         self.end_headers()
         self.wfile.write(content)
         type(self).sent += len(content)
@@ -107,15 +110,20 @@ def proxy(aws: Ministack) -> Generator[str]:
 
 
 @pytest.fixture
-def wide(store: S3Store, proxy: str) -> tuple[str, int, pa.Table]:
+def proxied(store: S3Store, proxy: str) -> S3Store:
+    """The same store, through the proxy that counts bytes."""
+    return replace(store, options=replace(store.options, endpoint=proxy))
+
+
+@pytest.fixture
+def wide(store: S3Store, proxied: S3Store) -> tuple[str, int, pa.Table]:
     """The URL of a file with 20 columns in 5 row groups, its size, and its rows."""
     columns = {f"c{n}": pa.array([os.urandom(16) for _ in range(10_000)]) for n in range(20)}
     table = pa.table({"number": pa.array(range(10_000), pa.int64()), **columns})
     content = io.BytesIO()
     pq.write_table(table, content, row_group_size=2000, use_dictionary=False)
     store.put(f"{store.bucket}/wide.parquet", content.getvalue())
-    through = replace(store, options=replace(store.options, endpoint=proxy))
-    return sign(through, "wide.parquet"), len(content.getvalue()), table
+    return sign(proxied, "wide.parquet"), len(content.getvalue()), table
 
 
 def test_a_query_fetches_only_the_columns_and_row_groups_that_it_needs(
@@ -148,6 +156,25 @@ def test_a_scan_of_signed_urls_fetches_only_what_it_needs(wide: tuple[str, int, 
     assert CountingProxy.sent - before < 2 * size / 20 * 1.5
     picked = frame.filter(polars.col("number") == 7).select("c1").collect()
     assert picked["c1"].to_list() == [table["c1"][7].as_py()] * 2
+
+
+def test_a_worker_of_spark_fetches_only_the_columns_that_are_selected(
+    proxied: S3Store, wide: tuple[str, int, pa.Table]
+) -> None:
+    _, size, table = wide
+    scan = Scan(proxied, (f"{proxied.bucket}/wide.parquet",), table.schema)
+
+    def fetch(chosen: Scan) -> tuple[pa.Table, int]:
+        before = CountingProxy.sent
+        return pa.Table.from_batches(chosen.batches(), table.schema), CountingProxy.sent - before
+
+    found, whole = fetch(scan)
+    assert found.equals(table) and whole > size * 0.9
+    found, part = fetch(scan.select(frozenset({"c7"})))
+    assert found["c7"].equals(table["c7"]) and found["c8"].null_count == table.num_rows
+    assert part < whole / 5, f"{part} of {size} bytes"
+    found, footer = fetch(scan.select(frozenset()))
+    assert found.num_rows == table.num_rows and footer <= part
 
 
 def test_a_scan_says_that_its_urls_have_expired(store: S3Store) -> None:

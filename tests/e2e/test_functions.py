@@ -35,13 +35,6 @@ def test_a_function_reads_its_input_and_publishes_rows(stack: Stack, tmp_path: P
     dag.write_text(text.replace("runtime: ecs_udf_python", "runtime: small_functions"))
     deployed = stack.json("deploy", str(dag))
     assert [job["runtime"] for job in deployed["jobs"]] == ["small_functions"]
-    listed = {item["name"]: item for item in stack.json("runtimes")["items"]}
-    assert (listed["small_functions"]["workers"], listed["small_functions"]["slots"]) == (1, 1)
-    assert listed["ecs_platform"]["queue"] == "ecs_python"
-    # The worker of Spark starts slowly.
-    eventually(
-        lambda: {i["name"]: i for i in stack.json("runtimes")["items"]}["ecs_rust"]["workers"]
-    )
 
     def ended() -> bool:
         tasks = stack.tasks("functions")
@@ -50,6 +43,9 @@ def test_a_function_reads_its_input_and_publishes_rows(stack: Stack, tmp_path: P
         return len([t for t in tasks if t["status"] == "Completed"]) == 8
 
     eventually(ended, "the function ran for every partition")
+    listed = {item["name"]: item for item in stack.json("runtimes")["items"]}
+    assert (listed["small_functions"]["workers"], listed["small_functions"]["slots"]) == (1, 1)
+    assert (listed["ecs_platform"]["queue"], listed["ecs_rust"]["workers"]) == ("ecs_python", 1)
     task = stack.tasks("functions")[0]["task_id"]
     printed = stack.trace("logs", task, "--follow").stdout
     assert printed == "token: *** in 8 letters\nno \ufffd[31mcolour\n"

@@ -47,12 +47,18 @@ def test_killing_a_worker_ends_its_jvm_and_causes_another_attempt_and_the_same_r
 
     stack.deploy("disturbed", tmp_path)
     stack.json("trigger", "disturbed", "request", "--range", f"0-{LAST_BLOCK}")
-    eventually(
-        lambda: any(t["status"] == "Running" for t in stack.tasks("disturbed")), "a task runs"
-    )
     before = stack.service("worker")
     jvms = [p for p in process_tree.session_members(before.pid) if p.name() == "java"]
     assert len(jvms) == 1
+
+    def stopped_while_a_task_runs() -> bool:
+        os.kill(before.pid, signal.SIGSTOP)  # so the task does not end before the worker is killed
+        if any(t["status"] == "Running" for t in stack.tasks("disturbed")):
+            return True
+        os.kill(before.pid, signal.SIGCONT)
+        return False
+
+    eventually(stopped_while_a_task_runs, "a task runs")
     os.kill(before.pid, signal.SIGKILL)
     wait_until_completed(stack, "disturbed")
     assert not process_tree.is_running(jvms[0])

@@ -58,8 +58,6 @@ class Interrupted(TraceError):
 class ControlledRunner:
     """A runner whose operator finishes when the test allows it."""
 
-    isolation = None
-
     started: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     canceled: threading.Event = field(default_factory=threading.Event)

@@ -21,8 +21,11 @@ from support.dispatcher import Live, Secrets, live
 from support.postgres import Templates, copied
 from support.query import Warehouse, running_query_service
 from trace_etl.cli.main import app
+from trace_etl.data import connection as data_connection
+from trace_etl.data import hot_tables
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
+from trace_etl.model.storage import hot_table
 
 
 class CommandResult(NamedTuple):
@@ -120,6 +123,25 @@ def _with_blocks(shell: Shell, dag: str) -> Generator[Shell]:
     with running_query_service(shell.live.secrets, shell.live.dsns, warehouse.objects) as query:
         connect(shell.home, shell.live, query.cfg.query_port)
         yield replace(shell, in_subprocess=True)
+
+
+def test_the_rows_of_a_table_in_postgres_are_counted(query_shell: Shell) -> None:
+    file = query_shell.home / "follow.yaml"
+    file.write_text(
+        "name: followed\n"
+        "jobs: [{name: follow, operator: block_follower, source: {kind: always_on}, outputs: [hot_blocks]}]\n"
+        "publish: [{name: newest, from: {job: follow}}]\n"
+    )
+    query_shell.out("deploy", str(file))
+    dsns = query_shell.live.dsns
+    table = hot_table(*Warehouse(dsns, query_shell.live.objects).generation("newest"))
+    rows = pa.RecordBatch.from_pydict({"block_number": pa.array(range(7), pa.int64())})
+    with data_connection.connect(dsns.data) as conn, data_connection.transaction(conn):
+        hot_tables.ensure_table(conn, table, rows.schema)
+        hot_tables.copy_rows(conn, table, [rows])
+    counted = {i["name"]: i["row_count"] for i in query_shell.json("datasets")["items"]}
+    assert (counted["newest"], counted["blocks"]) == (7, 10)
+    query_shell.out("remove", "followed", "--yes")
 
 
 # --- jobs -------------------------------------------------------------------------------------

@@ -84,6 +84,14 @@ def test_logging_out_ends_the_session(page: Browser) -> None:
     assert again.status_code == 204
 
 
+def test_a_login_replaces_the_session_of_the_browser(page: Browser, shared: Bench) -> None:
+    before = "; ".join(f"{name}={value}" for name, value in page.http.cookies.items())
+    assert page.log_in(token=shared.live.secrets.user_token).status_code == 200
+    assert page.http.get("/session").status_code == 200
+    page.http.cookies.clear()
+    assert page.http.get("/session", headers={"cookie": before}).status_code == 204
+
+
 def test_sessions_and_links_expire() -> None:
     now = [0.0]
     sessions = Sessions(100, 10, clock=lambda: now[0])

@@ -58,6 +58,13 @@ def test_a_partition_event_needs_no_range(shared: Bench) -> None:
     assert events_of(shared, attempt)[0]["partition_key"] == "2025-12-31"
 
 
+def test_the_key_of_a_block_range_is_enough_for_its_event(shared: Bench) -> None:
+    attempt = shared.attempt()
+    assert accepted(shared, attempt, attempt.event(partition_key="0-9")) == 1
+    (event,) = events_of(shared, attempt)
+    assert (event["range_start"], event["range_end"]) == (0, 9)
+
+
 def test_a_dataset_can_be_named_by_its_published_name(shared: Bench) -> None:
     dag = shared.dag()
     attempt = shared.attempt(dag=dag)

@@ -28,7 +28,7 @@ def shared(
 def alone(shared: Bench) -> Bench:
     """The same database without the rows of the previous test."""
     shared.rows(
-        "TRUNCATE tasks, task_attempts, attempt_logs, events, outbox, trips, pauses, deferred_events"
+        "TRUNCATE tasks, task_attempts, attempt_logs, chain_heads, events, outbox, trips, pauses, deferred_events"
     )
     shared.rows(
         "UPDATE jobs SET active = false, paused_at = NULL, paused_by = NULL,"

@@ -32,7 +32,9 @@ def capped(
 
 @pytest.fixture
 def one(capped: list[Bench]) -> Bench:
-    capped[0].rows("TRUNCATE tasks, task_attempts, attempt_logs, events, outbox, deferred_events")
+    capped[0].rows(
+        "TRUNCATE tasks, task_attempts, attempt_logs, chain_heads, events, outbox, deferred_events"
+    )
     return capped[0]
 
 

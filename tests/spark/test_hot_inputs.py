@@ -109,6 +109,22 @@ def test_a_task_reads_a_hot_table_as_an_input(
     ]
 
 
+def test_each_read_of_a_hot_table_in_a_select_has_its_own_filter(
+    stream: FollowedChain, chain: DevChain, tmp_path: Path, runner: SparkRunner
+) -> None:
+    mine = SparkRunner(SparkSettings(FileStore(tmp_path), tmp_path / "spark", data_dsn=stream.dsn))
+    mine.session = runner.session
+    task = select(
+        "SELECT count(*) AS n FROM hot_logs a JOIN hot_logs b ON a.block_number = b.block_number"
+        " AND a.log_index = b.log_index + 1 WHERE b.log_index < 1",
+        _input(stream, "logs"),
+        scope={"partition_key": "0-9", "start": 0, "end": 9},
+    )
+    mine.run(task)
+    pairs = [log for log in expected(chain, 0, 9)["logs"] if log["log_index"] == 1]
+    assert rows(tmp_path, task, "answer") == [{"n": len(pairs)}] != [{"n": 0}]
+
+
 def test_a_missing_hot_table_is_reported_as_a_missing_input(
     spark: SparkSession, stream: FollowedChain
 ) -> None:

@@ -2,13 +2,15 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from support.chain_rows import expected
 from support.spark_tasks import (
@@ -27,6 +29,7 @@ from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.analysis import struct_of_columns
 from trace_etl.spark.errors import BadColumn, BadSql, BadTask, OperatorError
 from trace_etl.spark.io import inputs
+from trace_etl.spark.io.scan import Scan
 from trace_etl.spark.runner import SparkRunner
 
 
@@ -71,6 +74,52 @@ def test_an_input_is_limited_to_the_scope(
     )
     assert _answer(runner, objects, payload) == expected(chain, 15, 24)["logs"]
     assert marker(objects, payload, "answer")["files"][0]["name"] == "answer_15_24.parquet"
+
+
+NEEDED = {
+    "SELECT count(*) AS n FROM logs": set[str](),
+    "SELECT data FROM logs WHERE log_index > 1": {"data", "log_index"},
+    "SELECT address FROM logs UNION ALL SELECT topic0 FROM logs": {"address", "topic0"},
+    "SELECT a.address FROM logs a JOIN logs b ON a.topic0 = b.topic0 WHERE b.n_data_bytes > 0": {
+        *("address", "topic0", "n_data_bytes")
+    },
+    "WITH l AS (SELECT * FROM logs) SELECT sum(log_index) AS n FROM l"
+    " WHERE block_number = (SELECT max(block_number) FROM l)": {"log_index", "block_number"},
+    "SELECT struct(*) AS l FROM logs": None,
+}
+"""The columns that a SELECT needs of its input; None: all."""
+
+
+def test_workers_read_only_the_columns_that_a_select_needs(
+    runner: SparkRunner,
+    objects: Path,
+    ingested: list[TaskPayload],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store is one that Spark's JVM cannot read, such as S3."""
+
+    class Remote(FileStore):
+        def jvm_path(self, key: str) -> str | None:
+            return None
+
+    scans: list[Scan] = []
+    read = inputs.read_objects
+
+    def note_and_read(spark: SparkSession, schema: StructType, scan: Scan) -> DataFrame:
+        scans.append(scan)
+        return read(spark, schema, scan)
+
+    own = SparkRunner(replace(runner.settings, objects=Remote(objects)))
+    own.session = runner.session
+    monkeypatch.setattr(inputs, "read_objects", note_and_read)
+    monkeypatch.setattr(inputs, "SMALL_BYTES", 0)
+    for sql, columns in NEEDED.items():
+        given = as_input(*ingested, name="logs")
+        wanted = sorted(map(repr, _answer(runner, objects, select(sql, given))))
+        assert wanted and not scans, f"{sql}: no rows, or not read by the JVM"
+        assert sorted(map(repr, _answer(own, objects, select(sql, given)))) == wanted, sql
+        assert [scan.columns for scan in scans] == [None, *([] if columns is None else [columns])]
+        scans.clear()
 
 
 def test_a_scope_beyond_every_partition_gives_no_rows_and_the_same_columns(

@@ -1,5 +1,6 @@
 """`trace doctor` notices each missing layer, and names the fix."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.sandbox import doctor
+from trace_etl.sandbox import bubblewrap, doctor
+from trace_etl.sandbox.bubblewrap import Shown
+from trace_etl.sandbox.errors import SandboxUnavailable
+from trace_etl.sandbox.private_view import require_reachable
 from trace_etl.sandbox.process import Layers, Program, SandboxedProcess
 
 _PROFILE = "/etc/apparmor.d/bwrap-userns-restrict"
@@ -24,10 +28,12 @@ def test_every_layer_of_this_machine_is_tested() -> None:
     findings = {finding.layer: finding for finding in doctor.examine_sandbox()}
     names = ["bubblewrap", "namespaces", "call filter", "landlock", "network", "process limits"]
     assert list(findings) == [
-        *(*names, "control group", "watchdog", "user ids", "node", "operator host")
+        *(*names, "control group", "watchdog", "user ids", "without namespaces", "node"),
+        "operator host",
     ]
     missing = {name for name, finding in findings.items() if not finding.works}
-    assert missing <= {"landlock", "control group", "user ids", "node", "operator host"}
+    optional = {"landlock", "control group", "user ids", "without namespaces", "node"}
+    assert missing <= {*optional, "operator host"}
     assert all(findings[name].fix for name in missing)
 
 
@@ -61,6 +67,27 @@ def test_a_layer_that_is_off_is_noticed(
 
     monkeypatch.setattr(doctor, "SandboxedProcess", start)
     assert not test().works
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="`reduced` needs root")
+@pytest.mark.parametrize("off", ["seccomp", "landlock", "rlimits"])
+def test_a_layer_without_namespaces_that_is_off_is_noticed(
+    off: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bubblewrap, "PYTHON", str(Path("/usr/bin/python3").resolve()))
+    files = [*bubblewrap.system_files(), Shown(Path(bubblewrap.PYTHON), bubblewrap.PYTHON)]
+    monkeypatch.setattr(bubblewrap, "system_files", lambda: files)
+    try:
+        require_reachable(bubblewrap.PYTHON)
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    assert doctor._test_reduced().works
+    monkeypatch.setattr(
+        doctor,
+        "SandboxedProcess",
+        lambda program, layers: SandboxedProcess(program, replace(layers, **{off: False})),
+    )
+    assert not doctor._test_reduced().works
 
 
 _WITHOUT_NAMESPACES = """

@@ -1,5 +1,6 @@
 """Trials of functions: the real sandbox and broker, and a platform that keeps everything to itself."""
 
+import os
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ EVENT: dict[str, Any] = {
 
 
 def run(
-    directory: Path, runtime: str, event: dict[str, Any] = EVENT, **limits: object
+    directory: Path, runtime: str, event: dict[str, Any] = EVENT, **changes: Any
 ) -> tuple[Trial, list[Any]]:
     queries: list[Any] = []
 
@@ -52,7 +53,7 @@ def run(
 
     bundle = build_bundle(directory)
     task = make_task(event, bundle, name="rule", handler="rule.handler", runtime=runtime)
-    entry = shipped_runtimes().entries[runtime].model_copy(update=limits)
+    entry = shipped_runtimes().entries[runtime].model_copy(update=changes)
     return run_trial(task, bundle, entry, list_views(event), query), queries
 
 
@@ -68,6 +69,27 @@ def test_a_trial_collects_what_a_function_does(tmp_path: Path, runtime: str) -> 
     assert list(trial.objects.values()) == [b"x"]
     view = '"receivers" AS (SELECT n FROM busy)'
     assert queries == [(f"WITH {view}, b AS (SELECT 1) SELECT n FROM receivers WHERE n > ?", [5])]
+
+
+NODE_RULE = """
+const { Task } = require("trace-etl");
+exports.handler = async (event) => {
+  const task = new Task(event);
+  const rows = await task.query("SELECT n FROM receivers");
+  await task.publish(rows);
+  require("node:fs").writeFileSync(process.env.TMPDIR + "/a", "x");
+  console.log("found", rows.length);
+};
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="`reduced` needs root")
+def test_a_function_without_namespaces_does_the_same(tmp_path: Path) -> None:
+    (tmp_path / "rule.js").write_text(NODE_RULE)
+    trial, _ = run(tmp_path, "ecs_udf_ts", isolation="reduced")
+    assert trial.error is None, trial.error
+    assert trial.output == b"found 2\n"
+    assert trial.published == {"alerts": [{"n": 7}, {"n": 8}]}
 
 
 @pytest.mark.usefixtures("sandbox")

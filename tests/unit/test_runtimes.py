@@ -91,6 +91,10 @@ def test_the_idle_limit_is_that_of_the_runtime_and_runtimes_without_spark_have_n
         ("a: {launcher: spark, trust: untrusted}", "a: trust must be platform"),
         ("a: {launcher: sandbox, trust: platform, language: node}", "a: trust must be untrusted"),
         ("a: {launcher: sandbox, trust: untrusted}", "a: language is required"),
+        (
+            "lambda: {isolation: reduced}",
+            "lambda: isolation can be changed for the launcher sandbox only",
+        ),
         ("a: {launcher: dispatcher, trust: platform}", "a.launcher: only the runtime dispatcher"),
         ("ecs_python: {slot: 2}", "ecs_python.slot: unknown field; did you mean 'slots'?"),
         ("ecs_python: {slots: 0}", "ecs_python.slots: must be"),

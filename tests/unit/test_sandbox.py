@@ -6,13 +6,16 @@ import os
 import platform
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +23,13 @@ import psutil
 import pytest
 
 from support.waiting import eventually
+from trace_etl import landlock
 from trace_etl.sandbox import bubblewrap, cgroups
 from trace_etl.sandbox.bubblewrap import SOCKETS, Shown
+from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.limits import MIB, Limits
 from trace_etl.sandbox.node import find_node
+from trace_etl.sandbox.private_view import make_view, require_reachable
 from trace_etl.sandbox.process import Ended, Layers, Program, SandboxedProcess
 from trace_etl.sandbox.spawner import Spawner, launch_spawner
 
@@ -310,8 +316,15 @@ def test_without_the_call_filter_namespaces_inside_are_still_refused(
     assert set(attack(targets, name, layers=off)) == {name}
 
 
+class NarrowLimits(Limits):
+    """Limits of a process that are below those of the whole program, which would end it first."""
+
+    cpu_seconds = 1
+    file_bytes = 2 * MIB
+
+
 def test_without_limits_of_the_process_files_are_not_limited(targets: dict[str, Any]) -> None:
-    limits = replace(_LIMITS, file_bytes=2 * MIB, open_files=64)
+    limits = replace(NarrowLimits(**asdict(_LIMITS)), open_files=64)
     changed = {**targets, "file_bytes": limits.file_bytes, "open_files": limits.open_files}
     names = ("write_a_large_file", "open_too_many_files")
     assert attack(changed, *names, limits=limits) == {}
@@ -321,9 +334,10 @@ def test_without_limits_of_the_process_files_are_not_limited(targets: dict[str, 
 
 def test_the_processor_time_of_a_process_is_limited() -> None:
     code = "while True: pass"
-    ended = run(code, limits=replace(_LIMITS, cpu_seconds=1))
+    limits = replace(NarrowLimits(**asdict(_LIMITS)), wall_seconds=30)
+    ended = run(code, limits=limits)
     assert (ended.reason, ended.exit_code != 0) == ("exited", True)
-    limits = replace(_LIMITS, cpu_seconds=1, wall_seconds=5)
+    limits = replace(limits, wall_seconds=5)
     assert run(code, limits=limits, layers=Layers(rlimits=False)).reason == "timeout"
 
 
@@ -510,6 +524,265 @@ def test_control_groups_are_removed() -> None:
     assert all(directory.is_dir() for directory in group.directories)
     group.remove()
     assert not any(directory.exists() for directory in group.directories)
+
+
+# --- the isolation `reduced`: no namespaces --------------------------------------------------------
+
+needs_root = pytest.mark.skipif(not _IS_ROOT, reason="`reduced` needs root")
+
+
+@pytest.fixture
+def python() -> Path:
+    """An interpreter that every user can start."""
+    for path in (Path(bubblewrap.PYTHON), Path("/usr/bin/python3")):
+        try:
+            require_reachable(str(path))
+        except SandboxUnavailable:
+            continue
+        if path.exists():
+            return path.resolve()
+    pytest.skip("no Python is installed where every user can start it")
+
+
+def reduced(python: Path, *command: str, **environment: str) -> Program:
+    files = [Shown(python, str(python)), Shown(_HOSTILE, bubblewrap.BUNDLE)]
+    return Program(
+        [str(python), "-I", *command], environment, files, limits=_LIMITS, isolation="reduced"
+    )
+
+
+def attack_reduced(
+    targets: dict[str, Any], python: Path, *names: str, layers: Layers = _ALL_LAYERS
+) -> set[str]:
+    script = f"{bubblewrap.BUNDLE}/attacks.py"
+    program = reduced(python, script, *names, TARGETS=json.dumps(targets))
+    return run_attacks(program, layers, len(names) or 64)
+
+
+@needs_root
+def test_without_namespaces_only_the_name_of_the_host_is_seen(
+    targets: dict[str, Any], python: Path
+) -> None:
+    assert attack_reduced(targets, python) == {"see_the_name_of_the_host"}
+
+
+@needs_root
+def test_without_namespaces_no_attack_in_node_succeeds(targets: dict[str, Any]) -> None:
+    command = [bubblewrap.NODE, f"{bubblewrap.BUNDLE}/attacks.mjs"]
+    files = [Shown(_HOSTILE, bubblewrap.BUNDLE)]
+    limits = replace(_LIMITS, reserves_memory=True)
+    environment = {"TARGETS": json.dumps(targets)}
+    program = Program(
+        command, environment, files, limits=limits, uses_node=True, isolation="reduced"
+    )
+    assert run_attacks(program, _ALL_LAYERS, 36) == set()
+
+
+@needs_root
+def test_without_namespaces_no_native_attack_succeeds(
+    targets: dict[str, Any], tmp_path: Path
+) -> None:
+    limits = replace(_LIMITS, reserves_memory=True)
+    files = [Shown(compile_attacks(tmp_path), f"{bubblewrap.BUNDLE}/attacks")]
+    environment = {name.upper(): str(value) for name, value in targets.items()}
+    command = [f"{bubblewrap.BUNDLE}/attacks"]
+    program = Program(command, environment, files, limits=limits, isolation="reduced")
+    assert run_attacks(program, _ALL_LAYERS, 67) == set()
+
+
+@needs_root
+def test_without_namespaces_each_layer_stops_attacks(
+    targets: dict[str, Any], python: Path, tmp_path: Path
+) -> None:
+    calls = ("connect_to_the_host", "make_a_file_in_memory", "keep_memory_in_no_process")
+    assert attack_reduced(targets, python, *calls) == set()
+    assert attack_reduced(targets, python, *calls, layers=Layers(seccomp=False)) == set(calls)
+    files = ("see_other_processes", "connect_to_an_abstract_socket")
+    if landlock.version() >= 6:
+        assert attack_reduced(targets, python, *files) == set()
+    assert attack_reduced(targets, python, *files, layers=Layers(landlock=False)) == set(files)
+    limits = ("open_too_many_files",)
+    assert attack_reduced(targets, python, *limits, layers=Layers(rlimits=False)) == set(limits)
+
+
+@needs_root
+def test_without_namespaces_other_functions_are_out_of_reach(
+    targets: dict[str, Any], python: Path, tmp_path: Path
+) -> None:
+    token, sockets = secrets.token_hex(16), tmp_path / "of_another"
+    tmp_path.chmod(0o700)
+    sockets.mkdir(mode=0o755)
+    (sockets / "event.json").write_text(token)
+    program = reduced(
+        python, "-c", "import signal; signal.pause()", TRACE_TASK_CAPABILITY_TOKEN=token
+    )
+    program = replace(program, files=[*program.files, Shown(sockets, SOCKETS)])
+    other = SandboxedProcess(program)
+    try:
+        with listening(str(sockets / "broker.sock")):
+            assert other.wait_for_start()
+            (inside,) = psutil.Process(other.pid).children()
+            changed = {
+                **targets,
+                "socket": str(sockets / "broker.sock"),
+                "secret": str(sockets / "event.json"),
+                "pid": inside.pid,
+                "token": token,
+            }
+            names = (
+                *("connect_to_a_socket_file", "read_a_secret", "signal_a_process_of_the_host"),
+                "find_the_token_of_another_function",
+            )
+            # Even without the other layers: they have different user ids.
+            bare = Layers(seccomp=False, landlock=False)
+            assert attack_reduced(changed, python, *names) == set()
+            assert attack_reduced(changed, python, *names, layers=bare) == set()
+            assert attack_outside(changed, *names) == set(names)
+            assert inside.is_running()
+    finally:
+        other.kill()
+        other.wait()
+
+
+@needs_root
+def test_without_namespaces_sockets_that_everyone_may_open_are_reachable(
+    targets: dict[str, Any], python: Path
+) -> None:
+    """Known and documented: Landlock has no rule for them."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        Path(directory).chmod(0o755)
+        path = f"{directory}/socket"
+        with listening(path):
+            Path(path).chmod(0o666)
+            changed, name = {**targets, "socket": path}, "connect_to_a_socket_file"
+            assert attack(changed, name) == {}
+            assert attack_reduced(changed, python, name) == {name}
+
+
+@needs_root
+def test_the_spawner_starts_programs_without_namespaces(
+    targets: dict[str, Any], tmp_path: Path
+) -> None:
+    shown = [Shown(compile_attacks(tmp_path), f"{bubblewrap.BUNDLE}/attacks")]
+    environment = {name.upper(): str(value) for name, value in targets.items()}
+    command = [f"{bubblewrap.BUNDLE}/attacks", "open_any_family", "become_root"]
+    connection, process = launch_spawner(tmp_path)
+    spawner = Spawner(connection)
+    try:
+        program = Program(command, environment, shown, limits=_LIMITS, isolation="reduced")
+        started = spawner.start(program, lambda part: None)
+        assert started.wait_for_start()
+        assert json.loads(started.wait().output) == {"succeeded": {}, "tried": 2}
+    finally:
+        spawner.close()
+        assert process.wait() == 0
+
+
+_LEAVE_PROCESSES = """
+import os, signal, sys
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.write(1, b".")
+            while True:
+                signal.pause()
+        os._exit(0)
+if sys.argv[1] == "stay":
+    signal.pause()
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["stay", "end"])
+def test_without_namespaces_no_process_outlives_its_function(python: Path, how: str) -> None:
+    marker = secrets.token_hex(8)
+    arrived = threading.Semaphore(0)
+    process = SandboxedProcess(
+        reduced(python, "-c", _LEAVE_PROCESSES, how, MARKER=marker),
+        on_output=lambda part: [arrived.release() for _ in part] and None,
+    )
+    if how == "stay":
+        for _ in range(3):
+            assert arrived.acquire(timeout=120)
+        process.kill()
+    assert process.wait().reason == ("killed" if how == "stay" else "exited")
+    assert processes_with(marker) == []
+
+
+@needs_root
+def test_without_namespaces_a_killed_launcher_takes_all_processes_with_it(python: Path) -> None:
+    marker, arrived = secrets.token_hex(8), threading.Semaphore(0)
+    process = SandboxedProcess(
+        reduced(python, "-c", _LEAVE_PROCESSES, "stay", MARKER=marker),
+        on_output=lambda part: [arrived.release() for _ in part] and None,
+    )
+    for _ in range(3):
+        assert arrived.acquire(timeout=120)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert processes_with(marker) == []
+
+
+@needs_root
+def test_without_namespaces_files_of_a_killed_worker_are_removed(tmp_path: Path) -> None:
+    shown = [Shown(tmp_path, "/var/task")]
+    left, of_another = (make_view(shown, uid) for uid in (65190, 65191))
+    again = make_view(shown, 65190)
+    try:
+        assert not left.directory.exists() and of_another.directory.exists()
+        assert again.translate("/var/task/a") == f"{again.directory}/files/var/task/a"
+    finally:
+        again.remove()
+        of_another.remove()
+    assert not again.directory.exists()
+
+
+@needs_root
+def test_without_namespaces_memory_of_all_processes_counts(python: Path) -> None:
+    code = """
+import os, signal
+for _ in range(4):
+    if os.fork() == 0:
+        os.setsid()
+        kept = b"x" * (100 << 20)
+        signal.pause()
+signal.pause()
+"""
+    for layers in (_ALL_LAYERS, Layers(cgroup=False)):
+        assert SandboxedProcess(reduced(python, "-c", code), layers).wait().reason == "memory"
+
+
+@needs_root
+def test_without_namespaces_nothing_is_left_on_the_host(python: Path) -> None:
+    before = set(Path("/tmp").glob("trace-function-*"))
+    code = "import os; open(os.environ['TMPDIR'] + '/a', 'w').write('x'); print(os.getcwd())"
+    ended = SandboxedProcess(reduced(python, "-c", code)).wait()
+    assert ended.exit_code == 0 and b"/trace-function-" in ended.output
+    assert not Path(ended.output.decode().strip()).exists()
+    assert set(Path("/tmp").glob("trace-function-*")) <= before
+
+
+def test_the_isolation_reduced_is_refused_where_it_would_isolate_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = Program([bubblewrap.PYTHON], isolation="reduced")
+    with pytest.raises(SandboxUnavailable, match="needs root and Landlock"):
+        SandboxedProcess(program, Layers(own_uid=False))
+    if _IS_ROOT:
+        with pytest.raises(SandboxUnavailable, match="cannot serve `lambda`"):
+            SandboxedProcess(replace(program, listen={"port": 1, "control": "/x"}))
+        monkeypatch.setattr(landlock, "version", lambda: 0)
+        with pytest.raises(SandboxUnavailable, match="needs root and Landlock"):
+            SandboxedProcess(program)
+
+
+def test_a_program_that_other_users_cannot_start_is_named(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    with pytest.raises(SandboxUnavailable, match="who cannot enter") as refused:
+        require_reachable(str(tmp_path / "closed" / "python"))
+    assert "where all users can enter" in refused.value.fix
 
 
 def start_sleeper() -> SandboxedProcess:

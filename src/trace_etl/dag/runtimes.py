@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from trace_etl.dag.error_messages import describe_error
 from trace_etl.dag.schema import Seconds, parse_seconds
 from trace_etl.model.errors import TraceError
+from trace_etl.model.task import Isolation
 
 Launcher = Literal["dispatcher", "spark", "process", "sandbox", "lambda"]
 _SHIPPED = Path(__file__).with_name("runtimes.yaml")
@@ -50,6 +51,8 @@ class Runtime(BaseModel):
     """The queue of its wake-ups. Default: the name of the runtime."""
     language: Literal["python", "node", "native"] | None = None
     """`sandbox`: what a bundle contains."""
+    isolation: Literal["namespaces", "reduced"] = "namespaces"
+    """`sandbox`: `reduced` does without user namespaces, with weaker guarantees."""
     slots: Annotated[int, Field(ge=1, le=64)] = 2
     """Tasks of this runtime that one worker runs at once."""
     memory_mib: Annotated[int, Field(ge=64, le=1 << 20)] = 512
@@ -68,6 +71,8 @@ class Runtime(BaseModel):
             raise ValueError(f"trust must be {expected} for the launcher {self.launcher}")
         if (self.launcher == "sandbox") != (self.language is not None):
             raise ValueError("language is required for the launcher sandbox, and only there")
+        if self.isolation != "namespaces" and self.launcher != "sandbox":
+            raise ValueError("isolation can be changed for the launcher sandbox only")
         return self
 
     @model_validator(mode="after")
@@ -79,6 +84,13 @@ class Runtime(BaseModel):
                     f"{name} has an effect only with the launcher {launchers}; remove it"
                 )
         return self
+
+    @property
+    def level(self) -> Isolation | None:
+        """How the code of its tasks is isolated. None: it is code of the platform."""
+        if self.launcher == "lambda":
+            return "lambda"
+        return self.isolation if self.launcher == "sandbox" else None
 
     @property
     def is_trusted(self) -> bool:

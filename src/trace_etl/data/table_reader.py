@@ -13,13 +13,12 @@ from trace_etl.data.connection import connect
 _OPERATORS: dict[str, LiteralString] = {name: name for name in ("=", ">", ">=", "<", "<=", "IN")}
 _driver: Any = _adbc  # it ships no types
 DRIVER_ERRORS: tuple[type[Exception], ...] = (_driver.Error,)
-IS_NOT_NULL = "IS NOT NULL"
 NOT_BETWEEN = "NOT BETWEEN"
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Compares a column with a value. IN takes a tuple of values; IS NOT NULL takes None.
+    """Compares a column with a value. IN takes a tuple of values.
 
     NOT BETWEEN takes the first and the last value of a range.
     """
@@ -75,8 +74,6 @@ def _make_where(conditions: Sequence[Condition]) -> sql.Composable:
 
 def _compare(condition: Condition) -> sql.Composable:
     column = sql.Identifier(condition.column)
-    if condition.operator == IS_NOT_NULL:
-        return sql.SQL("{} IS NOT NULL").format(column)
     if condition.operator == NOT_BETWEEN:
         first, last = map(_quote_literal, condition.value)
         return sql.SQL("{} NOT BETWEEN {} AND {}").format(column, first, last)

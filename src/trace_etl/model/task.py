@@ -31,8 +31,9 @@ class Cause(StrEnum):
     WORKER_GONE = "worker_gone"
 
 
-Isolation = Literal["namespaces", "lambda"]
-"""How untrusted code is isolated: in a sandbox of its own, or in one that it keeps between tasks."""
+Isolation = Literal["namespaces", "lambda", "reduced"]
+"""How untrusted code is isolated: in a sandbox of its own, in one that it keeps between tasks, or in one without
+namespaces, which an administrator has to choose."""
 
 
 class Fence(NamedTuple):

@@ -77,7 +77,7 @@ def system_files() -> list[Shown]:
     files += [Path(PYTHON)] if prefix == Path("/usr") else [prefix]
     return [
         *(Shown(path, str(path)) for path in files if path.exists()),
-        Shown(here / "confine.py", f"{CODE}/confine.py"),
+        Shown(here / "launchers" / "confine.py", f"{CODE}/confine.py"),
         Shown(Path(landlock.__file__), f"{CODE}/landlock.py"),
         Shown(Path(trace_etl.__file__), f"{MODULES}/trace_etl/__init__.py"),
         Shown(Path(sdk.__file__).parent, f"{MODULES}/trace_etl/sdk"),

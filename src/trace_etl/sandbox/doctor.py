@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from trace_etl import landlock, launcher
+from trace_etl.model.task import Isolation
 from trace_etl.sandbox import bubblewrap, cgroups, seccomp
 from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.limits import MIB, Limits
@@ -79,7 +80,7 @@ def examine_sandbox() -> list[Finding]:
         tests = (_test_landlock, _test_network, _test_process_limits)
         findings += [_test(test) for test in tests]
         findings += [_test(test) for test in (_test_control_group, _test_watchdog, _test_user_ids)]
-    return [*findings, _test_node(), _test(_test_operator_host)]
+    return [*findings, _test_reduced(), _test_node(), _test(_test_operator_host)]
 
 
 def examine_required() -> list[Finding]:
@@ -202,6 +203,20 @@ def _test_user_ids() -> Finding:
     return Finding("user ids", works, detail, is_required=False)
 
 
+def _test_reduced() -> Finding:
+    """Run a program without namespaces, which must neither list a directory nor open a socket."""
+    name = "without namespaces"
+    try:
+        ended = [_end(code, Layers(), "reduced") for code in (_SOCKET, _LIST_ROOT, _OPEN_FILES, "")]
+    except (SandboxUnavailable, OSError) as error:
+        fix = error.fix if isinstance(error, SandboxUnavailable) else ""
+        problem = error.problem if isinstance(error, SandboxUnavailable) else str(error)
+        return Finding(name, False, problem, fix, is_required=False)
+    works = [program.exit_code == 0 for program in ended] == [False, False, False, True]
+    detail = "`isolation: reduced` can be used" if works else "a program could do what it must not"
+    return Finding(name, works, detail, is_required=False)
+
+
 def _test_node() -> Finding:
     try:
         return Finding("node", True, f"for functions: {find_node()}", is_required=False)
@@ -232,13 +247,13 @@ def _run_as_host(path: str, read: list[str]) -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
-def _start(code: str, layers: Layers) -> SandboxedProcess:
+def _start(code: str, layers: Layers, isolation: Isolation = "namespaces") -> SandboxedProcess:
     command = [bubblewrap.PYTHON, "-I", "-S", "-c", code]
-    return SandboxedProcess(Program(command, limits=_LIMITS), layers)
+    return SandboxedProcess(Program(command, limits=_LIMITS, isolation=isolation), layers)
 
 
-def _end(code: str, layers: Layers) -> Ended:
-    return _start(code, layers).wait()
+def _end(code: str, layers: Layers, isolation: Isolation = "namespaces") -> Ended:
+    return _start(code, layers, isolation).wait()
 
 
 def _run(code: str, layers: Layers) -> tuple[int, list[str]]:

@@ -1,5 +1,6 @@
 """Start a program in a sandbox, watch it, and end its whole process tree."""
 
+import base64
 import json
 import os
 import select
@@ -14,12 +15,16 @@ from pathlib import Path
 from typing import IO, Literal
 
 from trace_etl import landlock
+from trace_etl.model.task import Isolation
 from trace_etl.sandbox import bubblewrap, cgroups, process_tree, seccomp
 from trace_etl.sandbox.bubblewrap import Shown
+from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.limits import Limits
+from trace_etl.sandbox.private_view import make_view, require_reachable
 from trace_etl.sandbox.uids import reserve_uid
 
-_ENTER = Path(__file__).with_name("enter.py")
+_LAUNCHERS = Path(__file__).with_name("launchers")
+_REDUCE = _LAUNCHERS / "reduce.py"
 _VIEW = "/tmp"  # noqa: S108 - any directory that exists everywhere; only our mount namespace sees the mount
 _WATCH_SECONDS = 0.05
 _READ_BYTES = 1 << 16
@@ -38,6 +43,8 @@ class Program:
     """Files and directories of the host that the program can read, beside the interpreter."""
     directory: str = "/tmp"  # noqa: S108
     limits: Limits = field(default_factory=Limits)
+    isolation: Isolation = "namespaces"
+    """`reduced` does without namespaces, as root only."""
     uses_node: bool = False
     """Whether the program can see Node and its SDK."""
     listen: Mapping[str, str | int] | None = None
@@ -93,6 +100,8 @@ class SandboxedProcess:
         self._is_decided, self._has_started = threading.Event(), False
         self._reading = threading.Lock()
         self._resources = ExitStack()
+        self._own_uid: int | None = None
+        """The user id of a program at the isolation `reduced`."""
         try:
             self._start(program)
         except BaseException:
@@ -153,9 +162,12 @@ class SandboxedProcess:
         if self._cgroup:
             self._resources.callback(self._cgroup.remove)
         uid = self._resources.enter_context(reserve_uid()) if self._layers.own_uid else None
-        self._process = (
-            self._start_as(uid, program) if uid is not None else self._start_directly(program)
-        )
+        if program.isolation == "reduced":
+            self._process = self._start_reduced(uid, program)
+        elif uid is not None:
+            self._process = self._start_as(uid, program)
+        else:
+            self._process = self._start_directly(program)
 
     def _start_directly(self, program: Program) -> subprocess.Popen[bytes]:
         shown = _list_files(program)
@@ -195,8 +207,43 @@ class SandboxedProcess:
             "command": command,
             "environment": {},
         }
-        python = [sys.executable, "-I", "-S", str(_ENTER), json.dumps(settings)]
+        python = [sys.executable, "-I", "-S", str(_LAUNCHERS / "enter.py"), json.dumps(settings)]
         return self._open(python, descriptors, environment={})
+
+    def _start_reduced(self, uid: int | None, program: Program) -> subprocess.Popen[bytes]:
+        """Start without namespaces, with a user id of its own. Raises SandboxUnavailable."""
+        if uid is None or not landlock.version() or program.listen:
+            raise SandboxUnavailable(
+                "the isolation `reduced` needs root and Landlock, and cannot serve `lambda`",
+                "run the stack as root on Linux 5.19 or newer, or use the isolation `namespaces`",
+            )
+        self._own_uid = uid
+        end_all_of(uid)  # a worker that was killed may have left some
+        view = make_view(_list_files(program), uid)
+        self._resources.callback(view.remove)
+        command = [view.translate(word) for word in program.command]
+        require_reachable(command[0])
+        environment = {**_BASE_ENVIRONMENT, "OPENSSL_CONF": "/dev/null", **program.environment}
+        started = self._open_start_notice()
+        rules = seccomp.make_filter() if self._layers.seccomp else b""
+        settings = {
+            "uid": uid,
+            "parent": os.getpid(),
+            "modules": str(Path(landlock.__file__).parent),
+            "join": self._cgroup.members if self._cgroup else [],
+            "limits": self._list_limits(program),
+            "read": view.readable,
+            "write": view.writable,
+            "directory": view.translate(program.directory),
+            "filter": base64.b64encode(rules).decode(),
+            "landlock": self._layers.landlock,
+            "started": started,
+            "command": command,
+            "environment": {n: view.translate(value) for n, value in environment.items()},
+        }
+        file = _make_file(json.dumps(settings).encode())
+        python = [sys.executable, "-I", "-S", str(_REDUCE), str(file)]
+        return self._open(python, [started, file], environment={}, inherited=view.descriptors)
 
     def _make_command(
         self,
@@ -217,31 +264,25 @@ class SandboxedProcess:
             reachable, environment, temporary, rules, isolated=asdict(self._layers)
         )
         listed = _make_file(b"".join(os.fsencode(word) + b"\0" for word in arguments))
-        self._start_notice, started = os.pipe()
-        os.set_blocking(self._start_notice, False)
-        self._resources.callback(os.close, self._start_notice)
+        started = self._open_start_notice()
         descriptors += [listed, started]
         first = [bubblewrap.PYTHON, "-I", "-S", f"{bubblewrap.CODE}/confine.py"]
         settings = json.dumps(self._make_settings(shown, program, started))
         command = [bwrap, "--args", str(listed), *first, settings, "--", *program.command]
         return descriptors, command
 
+    def _open_start_notice(self) -> int:
+        """Make the pipe that says that the program begins. Returns its other end."""
+        self._start_notice, started = os.pipe()
+        os.set_blocking(self._start_notice, False)
+        self._resources.callback(os.close, self._start_notice)
+        return started
+
     def _make_settings(
         self, shown: Sequence[Shown], program: Program, started: int
     ) -> dict[str, object]:
-        limits = program.limits
-        memory, memory_bytes = limits.memory_rule
-        numbers = {
-            "RLIMIT_CPU": limits.cpu_seconds,
-            "RLIMIT_FSIZE": limits.file_bytes,
-            "RLIMIT_NOFILE": limits.open_files,
-            "RLIMIT_NPROC": limits.processes,
-            "RLIMIT_CORE": 0,
-            "RLIMIT_MEMLOCK": 0,
-            memory: memory_bytes,
-        }
         return {
-            "limits": numbers if self._layers.rlimits else {},
+            "limits": self._list_limits(program),
             "landlock": self._layers.landlock and landlock.version() > 0,
             "read": bubblewrap.readable_paths(shown),
             "write": bubblewrap.writable_paths(),
@@ -250,9 +291,30 @@ class SandboxedProcess:
             "started": started,
         }
 
+    def _list_limits(self, program: Program) -> dict[str, int]:
+        """Return the limits of each process, by their names."""
+        if not self._layers.rlimits:
+            return {}
+        limits = program.limits
+        memory, memory_bytes = limits.memory_rule
+        return {
+            "RLIMIT_CPU": limits.cpu_seconds,
+            "RLIMIT_FSIZE": limits.file_bytes,
+            "RLIMIT_NOFILE": limits.open_files,
+            "RLIMIT_NPROC": limits.processes,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_MEMLOCK": 0,
+            memory: memory_bytes,
+        }
+
     def _open(
-        self, command: Sequence[str], descriptors: Sequence[int], environment: Mapping[str, str]
+        self,
+        command: Sequence[str],
+        descriptors: Sequence[int],
+        environment: Mapping[str, str],
+        inherited: Sequence[int] = (),
     ) -> subprocess.Popen[bytes]:
+        """Start a command. This process closes its copies of `descriptors`."""
         try:
             return subprocess.Popen(
                 command,
@@ -261,7 +323,7 @@ class SandboxedProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=descriptors,
+                pass_fds=[*descriptors, *inherited],
             )
         finally:
             for descriptor in descriptors:
@@ -310,6 +372,8 @@ class SandboxedProcess:
                     self._note_start()
         finally:
             os.close(process)
+            if self._own_uid is not None:
+                end_all_of(self._own_uid)  # what has left the tree holds the output open
             if not self._is_decided.is_set():
                 self._note_start()
 
@@ -336,6 +400,12 @@ class SandboxedProcess:
 def _list_files(program: Program) -> list[Shown]:
     node = bubblewrap.node_files() if program.uses_node else []
     return [*bubblewrap.system_files(), *node, *program.files]
+
+
+def end_all_of(uid: int) -> None:
+    """End every process with the user id of a sandbox."""
+    python = [sys.executable, "-I", "-S", str(_REDUCE), "--end", str(uid)]
+    subprocess.run(python, env={}, cwd="/", check=True)
 
 
 def _make_file(content: bytes) -> int:

@@ -26,5 +26,5 @@ def main(handler: str, bundle: str, event_file: str) -> None:
 
 
 if __name__ == "__main__":
-    os.chdir("/tmp")  # noqa: S108 - inside the sandbox
+    os.chdir(os.environ["TMPDIR"])
     main(*sys.argv[1:])

@@ -8,7 +8,6 @@ reorganisation, which replaces a partition, is computed from all rows.
 """
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -28,6 +27,7 @@ from pyspark.sql.types import (
 
 from trace_etl.api.task.payload import InputPartition, TaskInput, TaskPayload
 from trace_etl.spark.io.column_names import quote_name
+from trace_etl.spark.logical_plans import class_name, items
 
 MAX_PARTITIONS = 10_000
 """A result of more input partitions is always computed whole: its marker would list all of them."""
@@ -91,7 +91,7 @@ def find_merge(frame: DataFrame) -> Merge | None:
     patterns = _patterns(frame)
     if not plan.deterministic() or any(plan.containsPattern(pattern) for pattern in patterns):
         return None
-    if _class(plan) != "Aggregate" or not _is_row_wise(plan.child()):
+    if class_name(plan) != "Aggregate" or not _is_row_wise(plan.child()):
         return None
     if not all(_is_exact(field.dataType) for field in frame.schema.fields):
         return None
@@ -112,18 +112,18 @@ def _patterns(frame: DataFrame) -> list[Any]:
 
 def _is_row_wise(plan: Any) -> bool:
     """Whether each row of the input becomes at most one row, whatever the other rows are."""
-    while _class(plan) in _ROW_WISE:
+    while class_name(plan) in _ROW_WISE:
         plan = plan.child()
-    return _class(plan) == "View"  # the view of the only input
+    return class_name(plan) == "View"  # the view of the only input
 
 
 def _find_columns(plan: Any, frame: DataFrame) -> Merge | None:
-    grouping = list(_items(plan.groupingExpressions()))
+    grouping = list(items(plan.groupingExpressions()))
     keys: list[str] = []
     functions: dict[str, str] = {}
     used: set[int] = set()
-    for name, item in zip(frame.columns, _items(plan.aggregateExpressions()), strict=True):
-        value = item.child() if _class(item) == "Alias" else item
+    for name, item in zip(frame.columns, items(plan.aggregateExpressions()), strict=True):
+        value = item.child() if class_name(item) == "Alias" else item
         matching = [n for n, group in enumerate(grouping) if value.semanticEquals(group)]
         if matching:
             keys.append(name)
@@ -138,21 +138,13 @@ def _find_columns(plan: Any, frame: DataFrame) -> Merge | None:
 
 def _find_function(value: Any) -> str | None:
     """Return the aggregate function of a column, if results of it can be merged."""
-    if _class(value) != "AggregateExpression" or value.isDistinct():
+    if class_name(value) != "AggregateExpression" or value.isDistinct():
         return None
     function = value.aggregateFunction()
-    name = _class(function)
+    name = class_name(function)
     if name == "Sum" and function.evalContext().evalMode().toString() != "ANSI":
         return None  # `try_sum` is null after an overflow
     return name if name in _MERGED_BY else None
-
-
-def _items(sequence: Any) -> Iterator[Any]:
-    return (sequence.apply(n) for n in range(sequence.size()))
-
-
-def _class(value: Any) -> str:
-    return cast("str", value.getClass().getSimpleName())
 
 
 def _column(name: str) -> Column:

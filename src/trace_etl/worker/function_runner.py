@@ -93,6 +93,7 @@ class FunctionRunner:
         program = make_program(function, place / "bundle", self.bundles.runtime(task))
         program = replace(
             program,
+            isolation=self.bundles.runtime(task).isolation,
             environment={
                 "TRACE_TASK_CAPABILITY_TOKEN": link.token(),
                 "TRACE_SOCKET": f"{SOCKETS}/broker.sock",
@@ -109,10 +110,10 @@ class FunctionRunner:
                 raise FunctionFailed("canceled before it started")
             process = self._running[task.task_id] = self.start(program, link.log)
         if process.wait_for_start():
-            link.isolated("namespaces")
+            link.isolated(program.isolation)
             return process.wait()
         ended = process.wait()
-        if ended.reason == "exited":
+        if ended.reason == "exited" and program.isolation == "namespaces":
             raise_if_refused(ended.output.decode("utf-8", "replace"))
         return ended
 

@@ -203,11 +203,12 @@ def take_a_descriptor_of_pid_1() -> object:
 
 @_attack
 def find_the_token_of_another_function() -> object:
-    wanted = f"TRACE_TASK_CAPABILITY_TOKEN={_TARGETS['token']}".encode()
+    token = _TARGETS["token"].encode()
     found: list[str] = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    others = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
+    for path in (f"/proc/{pid}/{name}" for pid in others for name in ("environ", "cmdline")):
         try:
-            found += [str(path)] if wanted in path.read_bytes() else []
+            found += [path] if token in Path(path).read_bytes() else []
         except OSError:
             continue
     return found or _refused()

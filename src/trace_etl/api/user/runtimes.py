@@ -3,6 +3,7 @@
 from typing import Literal
 
 from trace_etl.api.body import ListReply, Reply
+from trace_etl.model.task import Isolation
 
 
 class RuntimeItem(Reply):
@@ -14,6 +15,8 @@ class RuntimeItem(Reply):
     queue: str | None
     """Null for the runtime of the Dispatcher."""
     language: Literal["python", "node", "native"] | None
+    isolation: Isolation | None
+    """How the code of its tasks is isolated; null for code of the platform."""
     slots: int
     memory_mib: int
     processes: int

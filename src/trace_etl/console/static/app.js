@@ -192,8 +192,10 @@ function App() {
   const [searching, setSearching] = useState(false);
   useKeys(() => session.value && setSearching(true));
   useEffect(() => { enter().catch(setFailed); }, []);
-  useEffect(() => { // the link of a session that is open already may be refused, which harms nothing
+  useEffect(() => { // a link may be refused although a session is open, which harms nothing
     if (session.value && failed) toast(failed.message, "failed");
+  }, [failed]);
+  useEffect(() => {
     if (session.value && location.pathname === "/login") go("/", true);
     if (session.value) start();
   }, [session.value?.name]);

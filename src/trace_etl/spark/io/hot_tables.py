@@ -1,26 +1,24 @@
-"""Load tables of Postgres data as inputs, through a Spark data source that pushes filters to SQL."""
+"""Load tables of Postgres data as inputs. Postgres applies the scope of the task and the filter of the edge.
 
-from collections.abc import Iterable, Iterator, Sequence
+Spark could push the filters of a query as well, but all reads of one frame share the filters that were
+pushed last, so a self-join would lose rows.
+"""
+
+from collections.abc import Iterator, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegralType,
+    StringType,
+    StructType,
+)
 
 from trace_etl.api.task.payload import Scope, TaskInput
 from trace_etl.dag.buffered_datasets import RESERVED
@@ -36,29 +34,25 @@ from trace_etl.spark.session.executors import freeze_imports
 
 _BLOCK = "block_number"
 _SMALL_ROWS = 100_000
-_PUSHED_OPERATORS: dict[type[Filter], str] = {
-    EqualTo: "=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    In: "IN",
-}
-_PUSHED_TYPES = (int, str, float, bool, bytes, bytearray)
 
 
 def load(spark: SparkSession, task_input: TaskInput, scope: Scope | None, dsn: str | None) -> Input:
     """Load the rows of a table that are in the task's scope. Raises InputMissing or BadTask."""
     table = hot_table(task_input.dataset_uuid, task_input.dataset_version)
-    if dsn is None or not _list_columns(dsn, table):
+    listed = _list_columns(dsn, table) if dsn is not None else []
+    if dsn is None or not listed:
         raise NothingCommitted(f"input {task_input.name}: no partition is committed yet")
-    spark.dataSource.register(_make_source(dsn))
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    columns = from_arrow_schema(arrow_schema(listed), prefer_timestamp_ntz=True)
+    limits = _make_limits(scope, columns.names)
+    conditions = _make_conditions(task_input, columns)
+    spark.dataSource.register(_make_source(dsn, columns, (*limits, *conditions.values())))
     frame = spark.read.format("hot").option("table", table).load()
-    limits = _make_limits(scope, frame.columns)
-    conditions = [_to_column(limit) for limit in limits] + where_columns(task_input, frame.schema)
-    if conditions:
-        frame = frame.where(reduce(Column.__and__, conditions))
+    others = {
+        name: value for name, value in (task_input.where or {}).items() if name not in conditions
+    }
+    if others:
+        rest = where_columns(task_input.model_copy(update={"where": others}), columns)
+        frame = frame.where(reduce(Column.__and__, rest))
     if CURSOR in frame.columns:
         frame = frame.drop(*RESERVED)
     is_small = not table_reader.has_more_rows(dsn, table, limits, than=_SMALL_ROWS)
@@ -91,21 +85,44 @@ def _make_limits(scope: Scope | None, columns: Sequence[str]) -> list[Condition]
     ]
 
 
-def _to_column(limit: Condition) -> Column:
-    column = F.col(limit.column)
-    return {">": column > limit.value, ">=": column >= limit.value, "<=": column <= limit.value}[
-        limit.operator
-    ]
+def _make_conditions(task_input: TaskInput, columns: StructType) -> dict[str, Condition]:
+    """Return the part of the edge's `where` that Postgres compares exactly as Spark does, by column."""
+    found: dict[str, Condition] = {}
+    for name, value in (task_input.where or {}).items():
+        if name not in columns.names:
+            continue
+        given = cast("list[Any]", value if isinstance(value, list) else [value])
+        values = [_to_value(item, columns[name].dataType) for item in given]
+        if values and None not in values:
+            found[name] = Condition(name, "IN", tuple(values))
+    return found
 
 
-def _make_source(address: str) -> type[DataSource]:
-    """Make the data source of one database.
+def _to_value(item: Any, kind: DataType) -> Any:
+    """Return the value for Postgres; None if its type is not that of the column."""
+    if isinstance(kind, BinaryType) and isinstance(item, str) and item.startswith("0x"):
+        try:
+            return bytes.fromhex(item[2:])
+        except ValueError:  # `where_columns` explains it
+            return None
+    if isinstance(item, bool):
+        return item if isinstance(kind, BooleanType) else None
+    is_same = (isinstance(kind, IntegralType) and isinstance(item, int)) or (
+        isinstance(kind, StringType) and isinstance(item, str)
+    )
+    return item if is_same else None
+
+
+def _make_source(
+    address: str, listed: StructType, chosen: tuple[Condition, ...]
+) -> type[DataSource]:
+    """Make the data source of one read.
 
     The address has a password, so it is not an option: Spark shows options in plans and logs.
     """
 
     class ConnectedHotTable(HotTable):
-        dsn = address
+        dsn, columns, conditions = address, listed, chosen
 
     return ConnectedHotTable
 
@@ -114,36 +131,27 @@ class HotTable(DataSource):
     """A Spark data source that reads one table of Postgres data."""
 
     dsn: str
+    columns: StructType
+    conditions: tuple[Condition, ...]
 
     @classmethod
     def name(cls) -> str:
         return "hot"
 
-    @report_errors
     def schema(self) -> StructType:
-        columns = _list_columns(self.dsn, self.options["table"])
-        freeze_imports()
-        return from_arrow_schema(arrow_schema(columns), prefer_timestamp_ntz=True)
+        return self.columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
         columns = to_arrow_schema(schema, timezone="UTC")
-        return HotTableReader(self.dsn, self.options["table"], columns)
+        return HotTableReader(self.dsn, self.options["table"], columns, self.conditions)
 
 
 class HotTableReader(DataSourceReader):
     """Reads in one statement: during a reorganisation, two statements would see two states."""
 
-    def __init__(self, dsn: str, table: str, columns: Any) -> None:
+    def __init__(self, dsn: str, table: str, columns: Any, conditions: Sequence[Condition]) -> None:
         self._dsn, self._table, self._columns = dsn, table, columns
-        self._conditions: list[Condition] = []
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for pushed in filters:
-            condition = _to_condition(pushed)
-            if condition is None:
-                yield pushed
-            else:
-                self._conditions.append(condition)
+        self._conditions = conditions
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(0)]
@@ -154,17 +162,3 @@ class HotTableReader(DataSourceReader):
             self._dsn, self._table, self._columns, self._conditions
         )
         freeze_imports()
-
-
-def _to_condition(pushed: Filter) -> Condition | None:
-    """Return the condition of a filter; None if Spark must apply the filter itself."""
-    operator = _PUSHED_OPERATORS.get(type(pushed))
-    if isinstance(pushed, IsNotNull) and len(pushed.attribute) == 1:
-        return Condition(pushed.attribute[0], table_reader.IS_NOT_NULL, None)
-    attribute, value = getattr(pushed, "attribute", ()), getattr(pushed, "value", None)
-    values = value if operator == "IN" else (value,)
-    if operator is None or len(attribute) != 1 or not values:
-        return None
-    if not all(isinstance(item, _PUSHED_TYPES) for item in values):
-        return None
-    return Condition(attribute[0], operator, value)

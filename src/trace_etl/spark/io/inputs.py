@@ -1,5 +1,6 @@
 """Load inputs as DataFrames: the files of the pinned partitions, restricted to the task's scope."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, reduce
@@ -44,6 +45,10 @@ class Input:
     is_small: bool
     scan: Scan | None = None
     """The same rows for executors that read files themselves; None where only Spark can."""
+    source: str = ""
+    """The name of the data source if Python workers read the files."""
+    select: Callable[[frozenset[str]], DataFrame] | None = None
+    """Returns a frame of the same columns that reads only some of them. The others are null."""
 
 
 def open_partition(task_input: TaskInput, partition: InputPartition, store: ObjectStore) -> Scan:
@@ -92,14 +97,20 @@ def load(
         limits = [*limits, *_list_time_limits(task_input, schema, time_range)]
     conditions = [*map(_make_condition, limits), *where_columns(task_input, schema)]
     scan = Scan(store, tuple(keys), to_arrow_schema(schema, timezone="UTC"), tuple(limits))
-    frame = _filter_rows(read_files(spark, schema, scan), conditions)
+
+    def make_frame(chosen: Scan) -> DataFrame:
+        frame = _filter_rows(read_files(spark, schema, chosen), conditions)
+        return frame.coalesce(1) if is_small else frame
+
     # The `where` of an edge compares by the rules of SQL, which Arrow does not have.
     can_scan = bool(keys) and not task_input.where
     return Input(
         task_input.name,
-        frame.coalesce(1) if is_small else frame,
+        make_frame(scan),
         is_small,
         scan if can_scan and _are_in_order(partitions) else None,
+        scan.name,
+        lambda columns: make_frame(scan.select(columns)),
     )
 
 

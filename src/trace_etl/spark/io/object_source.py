@@ -4,45 +4,22 @@ Spark reads S3 only with jars from Maven. Python workers have the client that al
 with its settings and credentials, so that an installation from PyPI is enough.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
-from uuid import uuid4
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from trace_etl.spark.errors import report_errors
-from trace_etl.spark.io.scan import Limit, Scan
+from trace_etl.spark.io.scan import Scan
 from trace_etl.spark.session.executors import freeze_imports
-
-_OPERATORS: dict[type[Filter], str] = {
-    EqualTo: "=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    In: "in",
-}
 
 
 def read_objects(spark: SparkSession, schema: StructType, scan: Scan) -> DataFrame:
     """Return the rows of a scan, one Spark partition per file."""
-    source = _make_source(f"objects_{uuid4().hex}", schema, scan)
+    source = _make_source(scan.name, schema, scan)
     spark.dataSource.register(source)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     return spark.read.format(source.name()).load()
 
 
@@ -64,17 +41,14 @@ def _make_source(source_name: str, columns: StructType, scan: Scan) -> type[Data
 
 
 class ObjectReader(DataSourceReader):
-    """Skips row groups by filters on integers. Spark applies all filters again."""
+    """Skips row groups that the limits of the scan exclude.
+
+    It does not take filters of Spark: all reads of one frame share the filters that were pushed last,
+    so a self-join would lose rows.
+    """
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for pushed in filters:
-            limit = _to_limit(pushed, self._scan.schema)
-            if limit is not None:
-                self._scan = self._scan.limit(limit)
-            yield pushed
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(key) for key in self._scan.keys]
@@ -83,17 +57,3 @@ class ObjectReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         yield from self._scan.only(partition.value).batches()
         freeze_imports()
-
-
-def _to_limit(pushed: Filter, schema: Any) -> Limit | None:
-    """Return the limit of a filter. None for other types: Spark and Arrow compare them differently."""
-    operator = _OPERATORS.get(type(pushed))
-    attribute = cast("tuple[str, ...]", getattr(pushed, "attribute", ()))
-    value = cast("Any", getattr(pushed, "value", None))
-    if operator is None or len(attribute) != 1 or attribute[0] not in schema.names:
-        return None
-    values: list[Any] = list(value) if operator == "in" else [value]
-    are_integers = all(isinstance(item, int) and not isinstance(item, bool) for item in values)
-    if not are_integers or not pa.types.is_integer(schema.field(attribute[0]).type):
-        return None
-    return Limit(attribute[0], operator, values if operator == "in" else value)

@@ -5,11 +5,13 @@ Reading through the JVM converts every row twice, which work on Arrow batches do
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import eq, ge, gt, le, lt
 from typing import Any
+from uuid import uuid4
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 from trace_etl.objects.store import ObjectStore
@@ -40,6 +42,10 @@ class Scan:
     keys: tuple[str, ...]
     schema: Any
     limits: tuple[Limit, ...] = ()
+    columns: frozenset[str] | None = None
+    """The columns to read; the others are null. None: all."""
+    name: str = field(default_factory=lambda: f"objects_{uuid4().hex}")
+    """The name of the data source that reads it."""
 
     def where(self, column: str, values: Sequence[Any]) -> "Scan":
         """Keep only rows whose column has one of these values."""
@@ -48,6 +54,10 @@ class Scan:
     def limit(self, limit: Limit) -> "Scan":
         """Keep only rows that meet one more condition."""
         return replace(self, limits=(*self.limits, limit))
+
+    def select(self, columns: frozenset[str]) -> "Scan":
+        """Read only some of the columns."""
+        return Scan(self.store, self.keys, self.schema, self.limits, columns)
 
     def only(self, key: str) -> "Scan":
         """Read only one of the files."""
@@ -63,12 +73,27 @@ class Scan:
             reading: Future[Any] | None = None
             condition = self._make_filter()
             for group in self._list_row_groups():
-                following = ahead.submit(group.to_table, schema=self.schema, filter=condition)
+                following = ahead.submit(self._read_group, group, condition)
                 if reading is not None:
                     yield from reading.result().to_batches(max_chunksize=_BATCH_ROWS)
                 reading = following
             if reading is not None:
                 yield from reading.result().to_batches(max_chunksize=_BATCH_ROWS)
+
+    def _read_group(self, group: Any, condition: Any) -> Any:
+        if self.columns is None:
+            return group.to_table(schema=self.schema, filter=condition)
+        chosen = [name for name in self.schema.names if name in self.columns]
+        table = group.to_table(schema=self.schema, filter=condition, columns=chosen)
+        return pa.table(
+            [
+                table[field.name]
+                if field.name in self.columns
+                else pa.nulls(len(table), field.type)
+                for field in self.schema
+            ],
+            schema=self.schema,
+        )
 
     def _list_row_groups(self) -> Iterator[Any]:
         """Yield the row groups that may have matching rows, in order."""

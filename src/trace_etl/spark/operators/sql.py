@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     AnsiIntervalType,
     ArrayType,
@@ -24,6 +25,7 @@ from trace_etl.spark.errors import BadSql
 from trace_etl.spark.io import inputs as inputs_io
 from trace_etl.spark.io.inputs import Input
 from trace_etl.spark.io.writers import Frame
+from trace_etl.spark.logical_plans import find_needed_columns
 from trace_etl.spark.session.failures import first_line, is_spark_lost
 from trace_etl.spark.sql_guard.query import CheckedQuery, SqlParameter, check_query
 
@@ -53,7 +55,7 @@ def _run_over(context: OperatorContext, query: CheckedQuery, inputs: Sequence[In
     for item in inputs:
         item.frame.createOrReplaceTempView(item.name)
     try:
-        frame = query.frame(context.spark)
+        frame = _skip_columns(context, query, inputs)
         _check_columns(frame.schema)
     except PySparkException as error:
         if is_spark_lost(error):
@@ -66,6 +68,25 @@ def _run_over(context: OperatorContext, query: CheckedQuery, inputs: Sequence[In
         is_ordered=query.is_ordered,
         is_large=not all(item.is_small for item in inputs),
     )
+
+
+def _skip_columns(
+    context: OperatorContext, query: CheckedQuery, inputs: Sequence[Input]
+) -> DataFrame:
+    """Return the rows of a query. Python workers read only the columns of large inputs that it needs."""
+    frame = query.frame(context.spark)
+    if all(item.is_small or item.select is None for item in inputs):
+        return frame
+    needed = find_needed_columns(frame)
+    has_changed = False
+    for item in inputs:
+        columns = needed.get(item.source)
+        if columns is None or item.is_small or item.select is None:
+            continue
+        if columns < frozenset(item.frame.columns):
+            item.select(columns).createOrReplaceTempView(item.name)
+            has_changed = True
+    return query.frame(context.spark) if has_changed else frame
 
 
 def _run_whole(context: OperatorContext, query: CheckedQuery) -> Frame:

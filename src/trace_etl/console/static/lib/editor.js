@@ -24,8 +24,12 @@ const colours = HighlightStyle.define([
   { tag: tags.typeName, color: "var(--paused)" },
 ]);
 
-/** @param {{value: string, onChange: (text: string) => void, onRun: () => void, schema: Record<string, string[]>}} props */
-export function Editor({ value, onChange, onRun, schema }) {
+/**
+ * `shown` replaces the text when it is another object. What is typed goes to `onChange` only: a text that came back
+ * late would undo the keys after it.
+ * @param {{shown: {text: string}, onChange: (text: string) => void, onRun: () => void, schema: Record<string, string[]>}} props
+ */
+export function Editor({ shown, onChange, onRun, schema }) {
   const host = useRef(/** @type {any} */ (null));
   const view = useRef(/** @type {any} */ (null));
   const calls = useRef({ onChange, onRun });
@@ -38,7 +42,7 @@ export function Editor({ value, onChange, onRun, schema }) {
       root,
       parent: root,
       state: EditorState.create({
-        doc: value,
+        doc: shown.text,
         extensions: [
           lineNumbers(), history(), drawSelection(), bracketMatching(), closeBrackets(), autocompletion(), syntaxHighlighting(colours), theme,
           language.current.of(makeLanguage()), placeholder("SELECT …"), EditorView.contentAttributes.of({ "aria-label": "SQL query", tabindex: "0" }),
@@ -52,8 +56,8 @@ export function Editor({ value, onChange, onRun, schema }) {
   }, []);
   useEffect(() => {
     const current = view.current?.state.doc.toString();
-    if (view.current && current !== value) view.current.dispatch({ changes: { from: 0, to: current.length, insert: value } });
-  }, [value]);
+    if (view.current && current !== shown.text) view.current.dispatch({ changes: { from: 0, to: current.length, insert: shown.text } });
+  }, [shown]);
   useEffect(() => view.current?.dispatch({ effects: language.current.reconfigure(makeLanguage()) }), [schema]);
   return html`<div class="editor" ref=${host} />`;
 }

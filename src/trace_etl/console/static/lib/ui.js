@@ -119,7 +119,7 @@ export function Failure({ error }) {
 export function Loaded({ state, children, rows = 3 }) {
   if (state.data !== undefined) return html`${state.error && html`<${Failure} error=${state.error} />`}${children(state.data)}`;
   if (state.error) return html`<${Failure} error=${state.error} />`;
-  return html`<div class="skeleton" aria-busy="true" aria-label="Loading">${Array.from({ length: rows }, () => html`<div />`)}</div>`;
+  return html`<div class="skeleton" role="status" aria-busy="true" aria-label="Loading">${Array.from({ length: rows }, () => html`<div />`)}</div>`;
 }
 
 /** @param {{items: [string, any][]}} props Pairs of a name and a value. */

@@ -178,11 +178,27 @@ function Plan({ plan }) {
     ${plan.names.length > 0 && html`<ul>${plan.names.map((item) => html`<li>name <code>${item.name}</code>: ${item.before ?? "new"} → ${item.after ?? "removed"}</li>`)}</ul>`}`;
 }
 
+const CONTEXT = 3;
+
+/** Changed lines with those around them. The others are counted. @param {[string, string][]} rows */
+function shorten(rows) {
+  const isNear = (at) => rows.slice(Math.max(0, at - CONTEXT), at + CONTEXT + 1).some(([sign]) => sign !== " ");
+  const short = [];
+  let hidden = 0;
+  rows.forEach((row, at) => {
+    if (!isNear(at)) return void (hidden += 1);
+    if (hidden) short.push(["⋯", format.count(hidden, "line")]);
+    hidden = 0;
+    short.push(row);
+  });
+  return hidden ? [...short, ["⋯", format.count(hidden, "line")]] : short;
+}
+
 /** A line diff by the longest common subsequence; files are short. */
 function Diff({ before, after }) {
   const [a, b] = [before.split("\n"), after.split("\n")];
   const rows = a.length * b.length > 4_000_000 ? [...a.map((text) => ["-", text]), ...b.map((text) => ["+", text])] : diffLines(a, b);
-  return html`<div class="code" tabindex="0"><pre>${rows.map(([sign, text]) => html`<div class=${`line ${sign === "+" ? "diff-add" : sign === "-" ? "diff-del" : ""}`}><span>${sign}</span><span>${text || " "}</span></div>`)}</pre></div>`;
+  return html`<div class="code" tabindex="0"><pre>${shorten(rows).map(([sign, text]) => html`<div class=${`line ${sign === "+" ? "diff-add" : sign === "-" ? "diff-del" : ""}`}><span>${sign}</span><span>${text || " "}</span></div>`)}</pre></div>`;
 }
 
 function diffLines(a, b) {

@@ -1,5 +1,5 @@
 // Query the published datasets: editor, results, plot, download, history, and a link to share.
-import { useEffect, useRef, useState } from "../vendor/preact.js";
+import { useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { get, getAll, path, post, postRaw } from "../lib/api.js";
 import { Chart } from "../lib/chart.js";
 import { Editor } from "../lib/editor.js";
@@ -14,13 +14,15 @@ const readHistory = () => { try { return JSON.parse(localStorage.getItem(HISTORY
 
 export function QueryPage() {
   const shared = address.value.hash ? decodeURIComponent(address.value.hash) : "";
-  const [sql, setSql] = useState(shared || readHistory()[0] || "");
+  const [shown, setShown] = useState({ text: shared || readHistory()[0] || "" });
+  const [sql, setSql] = useState(shown.text);
+  const open = (text) => { setShown({ text }); setSql(text); };
   const [run, setRun] = useState(/** @type {any} */ ({}));
   const [past, setPast] = useState(readHistory);
   const [columns, setColumns] = useState(/** @type {Record<string, string[]>} */ ({}));
   const abort = useRef(/** @type {AbortController | null} */ (null));
   const datasets = useLive(() => getAll("datasets", { published: true }), [], { matches: (c) => c.kind === "deploy" });
-  useEffect(() => { if (shared) setSql(shared); }, [shared]);
+  useEffect(() => { if (shared) open(shared); }, [shared]);
   useEffect(() => { // names first; the columns of a dataset when it is opened or used
     if (datasets.data) setColumns((known) => Object.fromEntries(datasets.data.map((d) => [d.name, known[d.name] ?? []])));
   }, [datasets.data]);
@@ -67,12 +69,12 @@ export function QueryPage() {
     await navigator.clipboard.writeText(`${location.origin}/query#${encodeURIComponent(sql.trim())}`);
     toast("The link is copied.");
   };
-  const names = Object.fromEntries(Object.entries(columns).map(([name, list]) => [name, list.map((c) => c.split("\t")[0])]));
+  const names = useMemo(() => Object.fromEntries(Object.entries(columns).map(([name, list]) => [name, list.map((c) => c.split("\t")[0])])), [columns]);
   return html`<${Page} title="Query">
     <div class="query-layout">
       <div>
         <${Panel}>
-          <${Editor} value=${sql} onChange=${setSql} onRun=${execute} schema=${names} />
+          <${Editor} shown=${shown} onChange=${setSql} onRun=${execute} schema=${names} />
           <div class="panel-head"><div class="actions"><button class="primary" onClick=${execute} disabled=${run.busy}>${run.busy ? "Running …" : "Run"}</button>
             ${run.busy && html`<button onClick=${() => { abort.current?.abort(); setRun({}); }}>Stop</button>`}<kbd>Ctrl Enter</kbd></div>
             <div class="actions"><button onClick=${share}>Copy link</button><button onClick=${() => download("csv")}>CSV</button><button onClick=${() => download("parquet")}>Parquet</button></div></div>
@@ -86,7 +88,7 @@ export function QueryPage() {
           <ul>${(columns[d.name] ?? []).map((c) => html`<li><span class="mono">${c.split("\t")[0]}</span><span class="muted">${c.split("\t")[1]}</span></li>`)}</ul></details>`)}
           ${datasets.data?.length === 0 && html`<${Empty} title="No dataset is published." />`}</div></${Panel}>
         <${Panel} title="History" actions=${past.length > 0 && html`<button class="quiet" onClick=${() => { localStorage.removeItem(HISTORY); setPast([]); }}>Clear</button>`}>
-          ${past.length ? html`<ul class="history">${past.slice(0, 12).map((text) => html`<li><button title=${text} onClick=${() => setSql(text)}>${text.replace(/\s+/g, " ")}</button></li>`)}</ul>` : html`<${Empty} title="No query yet.">Your queries are kept in this browser only.</${Empty}>`}</${Panel}>
+          ${past.length ? html`<ul class="history">${past.slice(0, 12).map((text) => html`<li><button title=${text} onClick=${() => open(text)}>${text.replace(/\s+/g, " ")}</button></li>`)}</ul>` : html`<${Empty} title="No query yet.">Your queries are kept in this browser only.</${Empty}>`}</${Panel}>
       </div>
     </div></${Page}>`;
 }

@@ -20,10 +20,22 @@ async def _describe(ctx: Context, name: str) -> RuntimeItem:
     entry, queue = ctx.runtimes.entries[name], ctx.runtimes.queue_of(name)
     if entry.launcher == "dispatcher":
         return RuntimeItem.model_validate(
-            {**entry.model_dump(), "name": name, "queue": None, "workers": 1}
+            {
+                **entry.model_dump(),
+                "isolation": entry.level,
+                "name": name,
+                "queue": None,
+                "workers": 1,
+            }
         )
     consumers = await ctx.queue.consumers(queue)
     workers = None if consumers is None else len(consumers)
     return RuntimeItem.model_validate(
-        {**entry.model_dump(), "name": name, "queue": queue, "workers": workers}
+        {
+            **entry.model_dump(),
+            "isolation": entry.level,
+            "name": name,
+            "queue": queue,
+            "workers": workers,
+        }
     )

@@ -1,5 +1,6 @@
 """Shared fixtures: a Postgres server per test process, fresh databases per test."""
 
+import faulthandler
 import gc
 import os
 from collections.abc import Generator
@@ -88,6 +89,11 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """If something keeps this process from ending, such as a thread of a test, show all threads and exit with 1."""
+    faulthandler.dump_traceback_later(120, exit=True, file=2)
 
 
 # JVMs of tests are short-lived: the optimising compiler would cost more than it saves.

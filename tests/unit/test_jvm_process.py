@@ -9,7 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from py4j.clientserver import ClientServer, FinalizerWorker, JavaParameters
+from py4j.clientserver import (
+    ClientServer,
+    FinalizerWorker,
+    JavaParameters,
+    PythonParameters,
+)
 
 from support.waiting import eventually
 from trace_etl.spark.session.jvm import JvmProcess
@@ -42,7 +47,10 @@ def test_objects_that_end_after_the_jvm_log_no_errors(
 ) -> None:
     before = finalizers()
     with exiting_jvm() as port:
-        gateway = ClientServer(java_parameters=JavaParameters(port=port))
+        gateway = ClientServer(
+            java_parameters=JavaParameters(port=port),
+            python_parameters=PythonParameters(eager_load=False),  # no server for calls of the JVM
+        )
         [finalizer] = [thread for thread in finalizers() if thread not in before]
         process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
         JvmProcess(process, tmp_path, tmp_path / "log", gateway).stop()

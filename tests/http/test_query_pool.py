@@ -212,7 +212,7 @@ def test_a_process_is_replaced_after_a_run_but_not_after_a_check(
 ) -> None:
     """The check of a long query may keep much memory."""
     used = iter([0, 0])
-    monkeypatch.setattr(query_process, "_used_memory", lambda: next(used, 10**12))
+    monkeypatch.setattr(query_process, "_measure_memory", lambda: next(used, 10**12))
     for name in ("_confine", "_limit_resources"):  # this process must not be restricted
         monkeypatch.setattr(query_process, name, lambda *_: None)
     ours, theirs = socket.socketpair()

@@ -99,6 +99,18 @@ def test_an_error_before_anything_was_sent_explains_nothing() -> None:
     assert_refuted(story.claim(5, "t", 2), LEASE, 1, 3)
 
 
+def test_a_scope_that_is_triggered_again_ends_the_lease_of_its_canceled_task() -> None:
+    def story(*calls: str) -> HistoryBuilder:
+        made = HistoryBuilder().claim(0, "t", lease_seconds=60)
+        for second, call in enumerate(calls, start=1):
+            made.call(second, call, {"task_id": uid("t")} if call == "cancel" else {}, {})
+        return made.claim(5, "t", 2)
+
+    assert_proven(story("cancel", "trigger"))
+    for calls in (["trigger", "cancel"], ["cancel"], ["trigger"]):
+        assert_refuted(story(*calls), LEASE, 1, 2 + len(calls))
+
+
 def test_a_503_counts_as_unanswered() -> None:
     story = HistoryBuilder().claim(0, "t")
     story.call(

@@ -91,6 +91,12 @@ class Facts:
         default_factory=lambda: defaultdict[UUID, list[TaskObservation]](list)
     )
     """A read returned the task with this attempt."""
+    canceled: dict[UUID, list[RecordedCall]] = field(
+        default_factory=lambda: defaultdict[UUID, list[RecordedCall]](list)
+    )
+    """A person may have canceled the task."""
+    triggers: list[RecordedCall] = field(default_factory=list[RecordedCall])
+    """A scope may have been triggered."""
 
     def calls_of(self, task_id: UUID, kind: type[M]) -> list[tuple[FencedCall, M]]:
         """Return the fenced calls of a task with a body of one type."""
@@ -99,6 +105,13 @@ class Facts:
 
     def granted(self, key: Attempt) -> list[LeaseGrant]:
         return [g for g in self.grants.get(key[0], []) if g.attempt == key[1]]
+
+    def find_restarts(self, task_id: UUID) -> Iterator[float]:
+        """Find the earliest times at which a canceled task may have been queued again by a trigger."""
+        for canceled in self.canceled.get(task_id, []):
+            for trigger in self.triggers:
+                if not trigger.ended_before(canceled):
+                    yield max(canceled.began, trigger.began)
 
 
 _FENCED: dict[str, type[lifecycle.Fenced]] = {
@@ -113,8 +126,13 @@ def collect_facts(calls: list[RecordedCall]) -> Facts:
     """Sort the calls into facts. Raises Unreadable for an accepted call with a malformed body."""
     facts = Facts(began=min((call.began for call in calls), default=0.0))
     for call in calls:
-        if call.call in _FENCED and call.outcome in (CallOutcome.ACCEPTED, CallOutcome.MAYBE):
+        may_count = call.outcome in (CallOutcome.ACCEPTED, CallOutcome.MAYBE)
+        if call.call in _FENCED and may_count:
             _add_fenced(facts, call)
+        elif call.call == "trigger" and may_count:
+            facts.triggers.append(call)
+        elif call.call == "cancel" and "task_id" in call.request and may_count:
+            facts.canceled[_parse_answer(call, TaskRef, call.request).task_id].append(call)
         elif call.outcome == CallOutcome.ACCEPTED:
             _add_accepted(facts, call)
     return facts

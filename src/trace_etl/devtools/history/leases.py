@@ -41,6 +41,7 @@ def _compute_earliest_end(facts: Facts, grant: LeaseGrant, clock_skew: float) ->
     ends = [s.call.began for s in fenced if isinstance(s.body, lifecycle.Complete)]
     for touched in (facts.expired, facts.reaped):
         ends += [t.call.began for t in touched.get(grant.task_id, []) if _concerns(t, grant)]
+    ends += facts.find_restarts(grant.task_id)
     ends.append(grant.call.began + grant.claimed.task.timeout_seconds - clock_skew)
     ends.append(_find_expiry(grant, beats) - clock_skew)
     return max([min(ends), *(beat.call.began for beat in beats)])

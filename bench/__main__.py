@@ -33,6 +33,7 @@ GROUPS = {
     "query": "bench.query",
     "sink": "bench.sink",
     "workers": "bench.workers",
+    "console": "bench.console",
 }
 
 

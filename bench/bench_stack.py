@@ -23,6 +23,7 @@ from trace_etl.lite.processes import probes
 from trace_etl.lite.processes.ports import free_port
 
 _START_TIMEOUT = 180.0
+_POST_TIMEOUT = 180.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ class BenchStack:
         """POST to the user API."""
         context = ssl.create_default_context(cafile=str(self.ca))
         headers = {"Authorization": f"Bearer {self.user_token}"}
-        with httpx.Client(verify=context, trust_env=False, headers=headers) as http:
+        with httpx.Client(
+            verify=context, trust_env=False, headers=headers, timeout=_POST_TIMEOUT
+        ) as http:
             http.post(f"https://127.0.0.1:{self.api_port}{path}", json=body).raise_for_status()
 
     def environment(self, *, api_port: int, internal_port: int) -> dict[str, str]:

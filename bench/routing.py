@@ -76,6 +76,13 @@ RETURNING event_id
 _BASE = "SELECT org_id, dataset_uuid, dataset_version FROM datasets WHERE output_name = 'base'"
 
 
+def insert_partitions(stack: BenchStack, count: int) -> None:
+    """Fill the output `base` with partitions of ten blocks."""
+    stack.execute(_WITHOUT_INDEX)
+    stack.execute(_PARTITIONS, (0, count - 1))
+    stack.execute(_WITH_INDEX)
+
+
 class PartitionedState:
     """A database with many partitions, each with a finished task."""
 
@@ -85,9 +92,7 @@ class PartitionedState:
         self.partitions = partitions
 
     def seed(self) -> None:
-        self.stack.execute(_WITHOUT_INDEX)
-        self.stack.execute(_PARTITIONS, (0, self.partitions - 1))
-        self.stack.execute(_WITH_INDEX)
+        insert_partitions(self.stack, self.partitions)
         self.stack.execute(_TASKS, (0,))
         self.stack.execute("VACUUM ANALYZE")
         self._run(self._catch_up)

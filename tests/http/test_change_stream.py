@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import psycopg
@@ -19,9 +20,11 @@ from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
 from support.users import new_org, new_user
 from support.waiting import eventually
+from trace_etl.dispatcher.user_api.change_feed import ChangeFilter
 from trace_etl.dispatcher.user_api.pages import encode_key
 from trace_etl.dispatcher.user_api.routes import changes as route
 from trace_etl.lite.postgres.databases import Dsns
+from trace_etl.state.feed.changes import ChangePosition
 
 
 def statuses(events: list[Any], task_id: str) -> list[str]:
@@ -170,6 +173,18 @@ def test_a_position_of_another_database_causes_a_reset(shared: Bench) -> None:
     ahead = encode_key((2**60, 3, "ffffffff-ffff-ffff-ffff-ffffffffffff", ""))
     with following(shared.user, ahead) as stream:
         assert [next(stream).kind for _ in range(2)] == ["reset", "ready"]
+
+
+def test_a_stream_whose_client_left_before_its_first_page_ends(shared: Bench) -> None:
+    feed = shared.live.service.changes
+
+    async def read() -> list[object]:
+        org = uuid4()
+        feed.join(org, "ada")()
+        pages = feed.pages(ChangeFilter(org), ChangePosition(0), heartbeat=1.0)
+        return [page async for page in pages]
+
+    assert shared.live.run(read) == []
 
 
 def test_an_idle_stream_sends_heartbeats(shared: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

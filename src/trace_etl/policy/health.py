@@ -13,7 +13,7 @@ MAX_SILENCE_SECONDS = 60
 
 
 @dataclass(frozen=True)
-class Problem:
+class StackProblem:
     """Something that a person should look at, with what it is about."""
 
     kind: ProblemKind
@@ -63,7 +63,7 @@ class WorkerFacts:
     lost: set[str]
 
 
-def find_problems(facts: HealthFacts) -> list[Problem]:
+def find_problems(facts: HealthFacts) -> list[StackProblem]:
     """List what is wrong; an empty list means that everything is healthy."""
     return [
         *_count_failures(facts),
@@ -72,7 +72,7 @@ def find_problems(facts: HealthFacts) -> list[Problem]:
     ]
 
 
-def _count_failures(facts: HealthFacts) -> Iterator[Problem]:
+def _count_failures(facts: HealthFacts) -> Iterator[StackProblem]:
     counts: tuple[tuple[ProblemKind, int, str, str], ...] = (
         ("failed_tasks", facts.failed, "task", "failed permanently"),
         ("failed_side_effects", facts.outbox_failed, "side effect", "failed"),
@@ -81,19 +81,21 @@ def _count_failures(facts: HealthFacts) -> Iterator[Problem]:
     )
     for kind, count, noun, state in counts:
         if count:
-            yield Problem(kind, f"{_count(count, noun)} {state}", count)
+            yield StackProblem(kind, f"{_count(count, noun)} {state}", count)
 
 
-def _check_workers(facts: HealthFacts) -> Iterator[Problem]:
+def _check_workers(facts: HealthFacts) -> Iterator[StackProblem]:
     if facts.workers is None:
-        yield Problem("queue_unavailable", "the queue does not answer, so no worker can be woken")
+        yield StackProblem(
+            "queue_unavailable", "the queue does not answer, so no worker can be woken"
+        )
         return
     for runtime, queued in facts.waiting_without_workers.items():
         message = f"no worker for runtime {runtime}: {_count(queued, 'task')} waiting"
-        yield Problem("runtime_without_workers", message, queued, runtime=runtime)
+        yield StackProblem("runtime_without_workers", message, queued, runtime=runtime)
     live = {_name_worker(worker) for worker in facts.workers.connected}
     for name in sorted({_name_worker(worker) for worker in facts.workers.lost} - live):
-        yield Problem("dead_worker", f"worker {name} ended unexpectedly and was not replaced")
+        yield StackProblem("dead_worker", f"worker {name} ended unexpectedly and was not replaced")
 
 
 def _name_worker(worker_id: str) -> str:
@@ -101,11 +103,11 @@ def _name_worker(worker_id: str) -> str:
     return worker_id.rsplit(":", 2)[0]
 
 
-def _check_chain(chain: ChainFacts) -> Problem | None:
+def _check_chain(chain: ChainFacts) -> StackProblem | None:
     name = f"{chain.dag}.{chain.job}"
 
-    def problem(kind: ProblemKind, message: str) -> Problem:
-        return Problem(
+    def problem(kind: ProblemKind, message: str) -> StackProblem:
+        return StackProblem(
             kind, f"{name} {message}", dag=chain.dag, job=chain.job, task_id=chain.task_id
         )
 

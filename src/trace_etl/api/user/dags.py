@@ -11,12 +11,12 @@ from trace_etl.api.user.jobs import JobItem
 from trace_etl.api.user.rollouts import DagPlan
 
 
-class DagFile(UserRequest):
+class DagText(UserRequest):
     text: Annotated[str, StringConstraints(max_length=1024 * 1024, pattern=r"^[^\x00]*$")]
     filename: Annotated[str, StringConstraints(max_length=1024)] = "dag.yaml"
 
 
-class PlanRequest(DagFile):
+class PlanRequest(DagText):
     from_version: UUID | None = None
     """Plan the way from this version of the DAG. Default: the deployed one."""
 
@@ -33,7 +33,7 @@ class OutputColumns(UserRequest):
     columns: Annotated[list[ColumnItem], FailFast(), Field(max_length=10_000)]
 
 
-class DeployRequest(DagFile):
+class DeployRequest(DagText):
     base_version: UUID | None = None
     """The version that the plan was made for; null if the DAG was not deployed. The deploy is refused
     with 409 `deploy_conflict` if another version is deployed by then. Default: the current version."""

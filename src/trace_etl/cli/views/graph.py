@@ -56,7 +56,10 @@ def versions(
     after: AfterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the versions of a DAG, print one, or plan the way from one to another."""
+    """List the versions of a DAG, or compare two.
+
+    One VERSION prints its text. With OTHER too, print what a deploy of OTHER over VERSION would do.
+    """
     path = f"/v1/dags/{quote_segment(dag)}/versions"
     if version is None:
         print_list(home, path, _VERSIONS, as_json=as_json, limit=limit, after=after)

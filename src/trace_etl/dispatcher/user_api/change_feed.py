@@ -103,7 +103,9 @@ class ChangeFeed:
         self, filters: ChangeFilter, after: ChangePosition, *, heartbeat: float
     ) -> AsyncGenerator[ChangePage | None]:
         """Yield pages of changes until the feed is closed, and None every `heartbeat` seconds."""
-        org, clock = self._orgs[filters.org_id], asyncio.get_running_loop().time
+        org, clock = self._orgs.get(filters.org_id), asyncio.get_running_loop().time
+        if org is None:
+            return  # the client left before its first page
         due = clock() + heartbeat
         while not self._closed.is_set():
             changed = org.changed  # taken before reading, so that a change during the read is seen

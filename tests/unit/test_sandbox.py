@@ -24,7 +24,7 @@ import pytest
 
 from support.waiting import eventually
 from trace_etl import landlock
-from trace_etl.sandbox import bubblewrap, cgroups
+from trace_etl.sandbox import bubblewrap, cgroups, process_tree
 from trace_etl.sandbox.bubblewrap import SOCKETS, Shown
 from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.limits import MIB, Limits
@@ -32,6 +32,7 @@ from trace_etl.sandbox.node import find_node
 from trace_etl.sandbox.private_view import make_view, require_reachable
 from trace_etl.sandbox.process import Ended, Layers, Program, SandboxedProcess
 from trace_etl.sandbox.spawner import Spawner, launch_spawner
+from trace_etl.sandbox.uids import reserve_uid
 
 _HOSTILE = Path(__file__).parents[1] / "support" / "hostile"
 _LIMITS = Limits(
@@ -526,6 +527,31 @@ def test_control_groups_are_removed() -> None:
     assert not any(directory.exists() for directory in group.directories)
 
 
+@contextmanager
+def sleeping(uid: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "infinity"], user=uid, group=uid) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_control_groups_whose_members_ended_later_are_removed() -> None:
+    used, left = cgroups.create(_LIMITS), cgroups.create(_LIMITS)
+    if used is None or left is None:
+        pytest.skip("this machine has no writable control groups")
+    with sleeping() as member:
+        for path in left.members:
+            Path(path).write_text(str(member.pid))
+        left.remove()
+        assert has_control_groups()
+        assert all(directory.is_dir() for directory in left.directories)
+    # Each new group removes some of those that were left, also by other programs.
+    eventually(lambda: has_control_groups() and not any(d.exists() for d in left.directories))
+    assert all(directory.is_dir() for directory in used.directories)
+    used.remove()
+
+
 # --- the isolation `reduced`: no namespaces --------------------------------------------------------
 
 needs_root = pytest.mark.skipif(not _IS_ROOT, reason="`reduced` needs root")
@@ -723,6 +749,19 @@ def test_without_namespaces_a_killed_launcher_takes_all_processes_with_it(python
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert processes_with(marker) == []
+
+
+@needs_root
+def test_a_user_id_with_processes_that_are_not_reaped_is_not_used() -> None:
+    with reserve_uid() as uid:
+        assert uid is not None
+    with sleeping(uid) as left:
+        with reserve_uid() as other:
+            assert other != uid
+        # It was ended, and nothing has reaped it yet.
+        eventually(lambda: not process_tree.is_running(left.pid))
+        with reserve_uid() as other:
+            assert other != uid
 
 
 @needs_root

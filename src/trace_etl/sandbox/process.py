@@ -21,10 +21,9 @@ from trace_etl.sandbox.bubblewrap import Shown
 from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.limits import Limits
 from trace_etl.sandbox.private_view import make_view, require_reachable
-from trace_etl.sandbox.uids import reserve_uid
+from trace_etl.sandbox.uids import REDUCE, end_all_of, reserve_uid
 
 _LAUNCHERS = Path(__file__).with_name("launchers")
-_REDUCE = _LAUNCHERS / "reduce.py"
 _VIEW = "/tmp"  # noqa: S108 - any directory that exists everywhere; only our mount namespace sees the mount
 _WATCH_SECONDS = 0.05
 _READ_BYTES = 1 << 16
@@ -242,7 +241,7 @@ class SandboxedProcess:
             "environment": {n: view.translate(value) for n, value in environment.items()},
         }
         file = _make_file(json.dumps(settings).encode())
-        python = [sys.executable, "-I", "-S", str(_REDUCE), str(file)]
+        python = [sys.executable, "-I", "-S", str(REDUCE), str(file)]
         return self._open(python, [started, file], environment={}, inherited=view.descriptors)
 
     def _make_command(
@@ -400,12 +399,6 @@ class SandboxedProcess:
 def _list_files(program: Program) -> list[Shown]:
     node = bubblewrap.node_files() if program.uses_node else []
     return [*bubblewrap.system_files(), *node, *program.files]
-
-
-def end_all_of(uid: int) -> None:
-    """End every process with the user id of a sandbox."""
-    python = [sys.executable, "-I", "-S", str(_REDUCE), "--end", str(uid)]
-    subprocess.run(python, env={}, cwd="/", check=True)
 
 
 def _make_file(content: bytes) -> int:

@@ -10,7 +10,8 @@ import psutil
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MAX_PASSES = 50
-_AT_REST = ("T", "D", "Z", "X", "")
+_ENDED = ("Z", "X", "")
+_AT_REST = ("T", "D", *_ENDED)
 """States in which a process runs no code until it is continued. In D, the signal waits for it."""
 _KERNEL_LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 
@@ -45,6 +46,11 @@ def kill(root: int) -> None:
 def used_memory(root: int) -> int:
     """Return the memory of all processes below bwrap, in bytes."""
     return sum(map(_resident_bytes, _list_below(root)))
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process has not ended."""
+    return _state(pid) not in _ENDED
 
 
 def _list_below(pid: int) -> Iterator[int]:

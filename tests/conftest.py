@@ -91,9 +91,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_unconfigure() -> None:
-    """If something keeps this process from ending, such as a thread of a test, show all threads and exit with 1."""
-    faulthandler.dump_traceback_later(120, exit=True, file=2)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """If something keeps this process from ending, such as a thread of a test, show all threads and exit with 1.
+
+    Not in a process of pytest-xdist: it waits for the others, for as long as they have tests.
+    """
+    if not hasattr(config, "workerinput"):
+        faulthandler.dump_traceback_later(120, exit=True, file=2)
 
 
 # JVMs of tests are short-lived: the optimising compiler would cost more than it saves.

@@ -226,9 +226,15 @@ class TestRunningStack:
             assert conn.execute("SELECT n FROM kept").fetchone() == (7,)
 
 
+def read_log(log: Path) -> list[list[str]]:
+    """Return the words of the log's lines, without progress and the line that is still being written."""
+    lines = log.read_text().split("\n")[:-1]
+    return [line.split() for line in lines if not line.startswith("ready: ")]
+
+
 def log_sources(log: Path) -> set[str]:
-    """Return the names of the log sources so far, without the line that is still being written."""
-    return {line.split()[1] for line in log.read_text().split("\n")[:-1]}
+    """Return the names of the log sources so far."""
+    return {words[1] for words in read_log(log)}
 
 
 def test_the_terminal_shows_one_log_of_all_processes(home: Path) -> None:
@@ -241,7 +247,7 @@ def test_the_terminal_shows_one_log_of_all_processes(home: Path) -> None:
             lambda: log_sources(stack.log) >= expected_sources, "every process has logged a line"
         )
         assert stack.end(ctrl_c) == 0
-    lines = [line.split() for line in stack.log.read_text().splitlines()]
+    lines = read_log(stack.log)
     assert log_sources(stack.log) == expected_sources
     assert all(len(line[0].split(":")) == 3 for line in lines)
     events = [line[2] for line in lines if line[1] == "supervisor"]

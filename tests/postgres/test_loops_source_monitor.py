@@ -96,8 +96,6 @@ def test_an_always_on_source_gets_one_task_and_one_wake_up(source: Source) -> No
 class Following:
     """A runner whose tasks run until they are canceled."""
 
-    isolation = None
-
     def __init__(self) -> None:
         self.started: Queue[str] = Queue()
         self._over = threading.Event()
@@ -107,11 +105,8 @@ class Following:
         assert self._over.wait(MAX_SECONDS)
         return TaskResult()
 
-    def cancel(self, task_id: UUID, within: float) -> None:
+    def cancel(self, task_id: UUID, attempt: int, within: float) -> None:
         self._over.set()
-
-    def cool(self) -> None:
-        pass
 
 
 def test_a_worker_follows_a_chain_before_it_takes_other_tasks(source: Source) -> None:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -20,7 +21,7 @@ from trace_etl.sandbox import bubblewrap
 from trace_etl.sandbox.broker import AttemptIdentity, PlatformClients
 from trace_etl.sandbox.bubblewrap import BUNDLE, SOCKETS, Shown
 from trace_etl.sandbox.node import find_node
-from trace_etl.sandbox.process import Program, SandboxedProcess
+from trace_etl.sandbox.process import SandboxedProcess
 from trace_etl.sandbox.runtime_api import InvocationRequest
 from trace_etl.worker.bundle_programs import make_lambda_program, make_program
 from trace_etl.worker.environments import Environment
@@ -96,7 +97,7 @@ def _start_cold(language: str, bundle: Path) -> None:
     program = make_program(_FUNCTION, bundle, shipped_runtimes().entries[names[language]])
     files = [Shown(bundle, BUNDLE), Shown(run, SOCKETS)]
     environment = {"TRACE_SOCKET": f"{SOCKETS}/broker.sock"}
-    made = Program(program.command, environment, files, "/tmp", program.limits, program.uses_node)
+    made = replace(program, environment=environment, files=files)
     ended = SandboxedProcess(made).wait()
     assert ended.exit_code == 0, ended.output.decode()
 

@@ -173,9 +173,8 @@ class Acceptor:
     def _release(self, slot: Slot) -> None:
         if slot in self._slots:
             self._slots.discard(slot)
-            slot.connection = (
-                None  # the connection refers to its slot: free both without the garbage collector
-            )
+            # The connection refers to its slot. Both are freed at once, and not by the garbage collector.
+            slot.connection = None
             self._per_address[slot.address] -= 1
             if not self._per_address[slot.address]:
                 del self._per_address[slot.address]

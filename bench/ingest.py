@@ -15,8 +15,8 @@ from bench.harness import Result, compare
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.objects.file_store import FileStore
-from trace_etl.spark.evm.answers import RpcCall, encode_calls
-from trace_etl.spark.evm.endpoint import Endpoint
+from trace_etl.spark.evm.rpc.answers import RpcCall, encode_calls
+from trace_etl.spark.evm.rpc.endpoint import Endpoint
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 

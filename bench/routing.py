@@ -17,8 +17,8 @@ from trace_etl.lite.postgres.server import EmbeddedPostgres
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.state.db.connection import Connection
 from trace_etl.state.db.pool import HOT_OPTIONS, Conn
-from trace_etl.state.partitions import invalidation_routing, invalidations
-from trace_etl.state.partitions.invalidations import NewInvalidation
+from trace_etl.state.invalidations import invalidation_routing, invalidations
+from trace_etl.state.invalidations.invalidations import NewInvalidation
 from trace_etl.state.routing import events
 from trace_etl.state.routing import reconcile as reconciling
 

@@ -18,13 +18,13 @@ from bench.harness import Result, compare
 from trace_etl.api.task.payload import TaskFunction
 from trace_etl.dag.runtimes import shipped_runtimes
 from trace_etl.sandbox import bubblewrap
-from trace_etl.sandbox.broker import AttemptIdentity, PlatformClients
+from trace_etl.sandbox.broker.broker import AttemptIdentity, PlatformClients
+from trace_etl.sandbox.broker.runtime_api import InvocationRequest
 from trace_etl.sandbox.bubblewrap import BUNDLE, SOCKETS, Shown
 from trace_etl.sandbox.node import find_node
 from trace_etl.sandbox.process import SandboxedProcess
-from trace_etl.sandbox.runtime_api import InvocationRequest
-from trace_etl.worker.bundle_programs import make_lambda_program, make_program
-from trace_etl.worker.environments import Environment
+from trace_etl.worker.functions.bundle_programs import make_lambda_program, make_program
+from trace_etl.worker.functions.environments import Environment
 
 _PYTHON = "def handler(event, context):\n    return {'sum': sum(event['numbers'])}\n"
 _NODE = "exports.handler = async (event) => ({ sum: event.numbers.reduce((a, b) => a + b, 0) });\n"

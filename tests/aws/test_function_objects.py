@@ -22,7 +22,7 @@ from support.lifecycle import Attempt, Bench, bench
 from support.ministack import REGION, Ministack
 from support.postgres import Templates, copied
 from support.query import LiveQuery, running_query_service
-from trace_etl.sandbox.broker import AttemptIdentity, Broker, PlatformClients
+from trace_etl.sandbox.broker.broker import AttemptIdentity, Broker, PlatformClients
 from trace_etl.sdk.connection import BrokerConnection, CallFailed
 from trace_etl.sdk.task import Task
 

@@ -20,7 +20,7 @@ from support.processes import DispatcherProcess
 from support.recorder import Recorder
 from support.waiting import eventually
 from trace_etl.api.task import lifecycle as bodies
-from trace_etl.http.dispatcher_client import DispatcherClient
+from trace_etl.http.clients.dispatcher_client import DispatcherClient
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.errors import TraceError
 from trace_etl.policy.retry import Backoff

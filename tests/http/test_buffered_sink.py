@@ -13,8 +13,8 @@ from support.dispatcher import Secrets
 from support.lifecycle import Attempt, Bench
 from support.postgres import Templates
 from support.recorder import Recorder
-from trace_etl.http.dispatcher_client import Refused, Unreachable
-from trace_etl.http.sink_client import SinkClient
+from trace_etl.http.clients.dispatcher_client import Refused, Unreachable
+from trace_etl.http.clients.sink_client import SinkClient
 from trace_etl.queues.queue import dead_letter_queue
 from trace_etl.sink.sink import MAX_TRIES, QUEUE
 

@@ -9,7 +9,7 @@ import pytest
 from support.bundles import make_zip, push
 from support.lifecycle import Bench
 from support.users import new_user
-from trace_etl.api.user.udf import PART_BYTES
+from trace_etl.api.user.dags.udf import PART_BYTES
 
 DAG = """
 name: {dag}

@@ -8,7 +8,7 @@ import jwt
 import pytest
 
 from support.lifecycle import Attempt, Bench
-from trace_etl.dispatcher.task_api.tokens import PemSigner, TaskTokens
+from trace_etl.dispatcher.task_api.authorization.tokens import PemSigner, TaskTokens
 
 PATHS = ["/v1/task/heartbeat", "/internal/heartbeat"]
 

@@ -13,7 +13,12 @@ from support.bundles import make_zip, push
 from support.lifecycle import Attempt, Bench
 from trace_etl.dispatcher.invocations.invoker import LocalInvoker
 from trace_etl.dispatcher.invocations.starter import Invocations
-from trace_etl.sandbox.strict_http import StrictAnswer, StrictRequest, StrictServer, listen_at
+from trace_etl.sandbox.broker.strict_http import (
+    StrictAnswer,
+    StrictRequest,
+    StrictServer,
+    listen_at,
+)
 
 
 @dataclass

@@ -29,11 +29,11 @@ from support.postgres import Templates, copied
 from support.query import running_query_service
 from support.waiting import eventually
 from trace_etl.devtools.devchain.rpc.httpd import listen
-from trace_etl.http.asgi_protocol import LimitedAsgiProtocol
-from trace_etl.http.connection_limits import ConnectionLimits
-from trace_etl.http.listeners import Listener, Tls, serve
 from trace_etl.http.metrics_server import start_metrics_server
-from trace_etl.http.small_server import SmallHttpProtocol
+from trace_etl.http.server.asgi_protocol import LimitedAsgiProtocol
+from trace_etl.http.server.connection_limits import ConnectionLimits
+from trace_etl.http.server.listeners import Listener, Tls, serve
+from trace_etl.http.server.small_server import SmallHttpProtocol
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.scheduler.api import DispatcherApi
 from trace_etl.scheduler.app import make_app

@@ -18,7 +18,7 @@ from support.postgres import Templates, copied
 from support.query import running_query_service
 from support.users import new_org, new_user
 from trace_etl.dispatcher.user_api.routes import metrics
-from trace_etl.http.listeners import Listener, Tls, serve
+from trace_etl.http.server.listeners import Listener, Tls, serve
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.scheduler.api import DispatcherApi

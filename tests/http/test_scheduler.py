@@ -14,7 +14,7 @@ import pytest
 
 from support.dispatcher import Live, Secrets, live
 from support.postgres import Templates, copied, sql
-from trace_etl.http.listeners import Listener, Tls, serve
+from trace_etl.http.server.listeners import Listener, Tls, serve
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.model.errors import Unavailable
 from trace_etl.scheduler import ticks

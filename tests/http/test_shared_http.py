@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict
 
 from trace_etl import __version__
 from trace_etl.http.app import new_app
-from trace_etl.http.listeners import CannotListen, Listener, Tls, serve
-from trace_etl.http.thread_safe_transport import ThreadSafeTransport
+from trace_etl.http.clients.thread_safe_transport import ThreadSafeTransport
+from trace_etl.http.server.listeners import CannotListen, Listener, Tls, serve
 from trace_etl.http.user_tokens import UserDep, UserKeys
 from trace_etl.lite.credentials import certificates, keys
 from trace_etl.lite.processes.ports import free_port

@@ -18,7 +18,7 @@ from support.lifecycle import Attempt, Bench, bench
 from support.postgres import Templates, copied
 from support.waiting import eventually
 from trace_etl.lite.credentials import keys
-from trace_etl.sandbox.broker import AttemptIdentity, Broker, PlatformClients
+from trace_etl.sandbox.broker.broker import AttemptIdentity, Broker, PlatformClients
 from trace_etl.sdk.connection import BrokerConnection, CallFailed
 from trace_etl.sdk.task import Task
 

@@ -28,7 +28,7 @@ from support.waiting import eventually
 from trace_etl.data import connection, hot_tables
 from trace_etl.lite.credentials import keys
 from trace_etl.model.storage import hot_table
-from trace_etl.query import task_tokens
+from trace_etl.query.tasks import task_tokens
 
 DAG = """
 name: {name}

@@ -8,7 +8,7 @@ import pytest
 
 from support.clock import Clock
 from support.lifecycle import Attempt, Bench
-from trace_etl.http.dispatcher_client import _CLAIM_REPLY
+from trace_etl.http.clients.dispatcher_client import _CLAIM_REPLY
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.routing.reconcile import compare_partitions
 

@@ -29,13 +29,9 @@ from trace_etl.state.catalog import datasets
 from trace_etl.state.db.connection import Connection
 from trace_etl.state.db.pool import HOT_OPTIONS, Conn
 from trace_etl.state.flow import backfill_steps, pressure, resume
-from trace_etl.state.partitions import (
-    buffers,
-    invalidation_routing,
-    invalidations,
-    partition_commit,
-)
-from trace_etl.state.partitions.invalidations import NewInvalidation
+from trace_etl.state.invalidations import invalidation_routing, invalidations
+from trace_etl.state.invalidations.invalidations import NewInvalidation
+from trace_etl.state.partitions import buffers, partition_commit
 from trace_etl.state.partitions.new_partition import NewPartition
 from trace_etl.state.routing import cursors, events, outbox
 from trace_etl.state.routing import reconcile as reconciling

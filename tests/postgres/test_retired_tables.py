@@ -14,7 +14,7 @@ from support.lifecycle import Bench, bench
 from support.postgres import Templates, copied, sql
 from trace_etl.data import appends, connection, hot_tables, retired_tables
 from trace_etl.data.appends import AppendTarget
-from trace_etl.http.sink_client import SinkClient
+from trace_etl.http.clients.sink_client import SinkClient
 from trace_etl.model.storage import hot_table
 from trace_etl.sink.retired_tables import sweep_once
 

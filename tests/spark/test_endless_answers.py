@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from trace_etl.spark.errors import ChainMismatch
-from trace_etl.spark.evm import endpoint
-from trace_etl.spark.evm.endpoint import Endpoint
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource
+from trace_etl.spark.evm.rpc import endpoint
+from trace_etl.spark.evm.rpc.endpoint import Endpoint
 
 LIMIT = 1 << 20
 Answer = Callable[[BaseHTTPRequestHandler], None]

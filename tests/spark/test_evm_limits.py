@@ -11,8 +11,8 @@ import pytest
 from support.chain_rows import expected
 from support.faulty_node import Calls, FaultyNode, Reply
 from trace_etl.devtools.devchain import DevChain
-from trace_etl.spark.evm.endpoint import parse_retry_after
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource
+from trace_etl.spark.evm.rpc.endpoint import parse_retry_after
 from trace_etl.spark.evm.tables import build_table
 
 ALL = ("blocks", "transactions", "logs")

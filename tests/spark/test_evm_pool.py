@@ -12,9 +12,9 @@ from support.faulty_node import Calls, FaultyNode, Reply
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.spark.errors import BadTask, ChainMismatch, OperatorError, RpcRefused
-from trace_etl.spark.evm.endpoint import Endpoint
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource
-from trace_etl.spark.evm.set_aside import SET_ASIDE
+from trace_etl.spark.evm.rpc.endpoint import Endpoint
+from trace_etl.spark.evm.rpc.set_aside import SET_ASIDE
 from trace_etl.spark.evm.tables import SCHEMAS, build_table
 
 ALL = ("blocks", "transactions", "logs")

@@ -17,7 +17,7 @@ import pytest
 from support.packaging import install_example, install_test_operators
 from support.spark_tasks import as_input, ingest, range_scope, rows, select, task
 from support.waiting import eventually
-from trace_etl.http.dispatcher_client import Refused
+from trace_etl.http.clients.dispatcher_client import Refused
 from trace_etl.spark.errors import TaskCanceled
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.hosts.failures import FailedInHost, describe_failure

@@ -28,7 +28,7 @@ from trace_etl.devtools.devchain import DevChain
 from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.markers import verify_output
 from trace_etl.objects.opening import open_store
-from trace_etl.policy.kept_rows import RowSet, keeps_all_rows
+from trace_etl.policy.commit.kept_rows import RowSet, keeps_all_rows
 from trace_etl.query.pins import Pin, PinnedFiles
 from trace_etl.query.requests import QueryLimits
 from trace_etl.query.sql.engine import open_engine, prepare_engine

@@ -23,7 +23,7 @@ from trace_etl.data.buffer_writer import BufferWriter
 from trace_etl.data.buffers import BufferTable, RowBatch, WrittenBatch
 from trace_etl.data.columns import declared_arrow_type
 from trace_etl.data.connection import Conn
-from trace_etl.http.sink_client import SinkClient
+from trace_etl.http.clients.sink_client import SinkClient
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.model.storage import hot_table
 from trace_etl.objects.file_store import FileStore

@@ -7,7 +7,7 @@ import zipfile
 import httpx
 
 from support.lifecycle import Bench
-from trace_etl.api.user.udf import PART_BYTES
+from trace_etl.api.user.dags.udf import PART_BYTES
 
 
 def make_zip(text: str, name: str = "rule.py") -> bytes:

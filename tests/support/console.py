@@ -13,7 +13,7 @@ import uvloop
 from support.dispatcher import MAX_SECONDS, Live
 from trace_etl.console.app import CSRF_HEADER, open_app
 from trace_etl.console.settings import ConsoleSettings
-from trace_etl.http.listeners import Listener, serve
+from trace_etl.http.server.listeners import Listener, serve
 from trace_etl.lite.processes.ports import free_port
 
 

@@ -17,8 +17,8 @@ from support.postgres import sql
 from trace_etl.dispatcher.service import Service, run_loops, running
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.task_objects.objects import streams_body
-from trace_etl.http.listeners import Listener, Tls, serve
-from trace_etl.http.thread_safe_transport import ThreadSafeTransport
+from trace_etl.http.clients.thread_safe_transport import ThreadSafeTransport
+from trace_etl.http.server.listeners import Listener, Tls, serve
 from trace_etl.lite.credentials import certificates, keys
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port

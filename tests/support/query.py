@@ -21,7 +21,7 @@ import uvloop
 from support.dispatcher import Secrets, _client
 from support.postgres import Templates, copied, sql
 from trace_etl.dag.parsing import parse_dag
-from trace_etl.http.listeners import Listener, Tls, serve
+from trace_etl.http.server.listeners import Listener, Tls, serve
 from trace_etl.lite.credentials import keys
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from trace_etl.dispatcher.loops.loop import Loop
+from trace_etl.dispatcher.loop import Loop
 
 
 class Work:

@@ -18,7 +18,13 @@ from support.functions import OBJECT_CALLS
 from support.script_process import script_process
 from support.waiting import eventually
 from trace_etl.api.task.credentials import OBJECTS_PATH
-from trace_etl.sandbox.broker import MAX_BODY, MAX_CALL, AttemptIdentity, Broker, PlatformClients
+from trace_etl.sandbox.broker.broker import (
+    MAX_BODY,
+    MAX_CALL,
+    AttemptIdentity,
+    Broker,
+    PlatformClients,
+)
 from trace_etl.sdk.connection import BrokerConnection, CallFailed
 
 TASK, LEASE = UUID(int=1), UUID(int=2)
@@ -245,8 +251,8 @@ import re, ssl, sys
 from pathlib import Path
 from uuid import UUID
 import httpx
-from trace_etl.http.thread_safe_transport import ThreadSafeTransport
-from trace_etl.sandbox.broker import AttemptIdentity, Broker, PlatformClients
+from trace_etl.http.clients.thread_safe_transport import ThreadSafeTransport
+from trace_etl.sandbox.broker.broker import AttemptIdentity, Broker, PlatformClients
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024

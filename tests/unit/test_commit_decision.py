@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_etl.model.scope import Range
-from trace_etl.policy.commit_decision import CommitDecision, ExistingPartition, decide_commit
+from trace_etl.policy.commit.commit_decision import CommitDecision, ExistingPartition, decide_commit
 
 
 def existing(

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_etl.policy.kept_rows import RowSet, keeps_all_rows
+from trace_etl.policy.commit.kept_rows import RowSet, keeps_all_rows
 from trace_etl.proof.content_hash import hash_rows
 from trace_etl.proof.row_encoding import UnknownType, describe_schema, encode_rows
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.dags import QUICKSTART
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.dag import Dag, Job, JobInput
-from trace_etl.policy.deploy_plan import (
+from trace_etl.policy.deploy.deploy_plan import (
     DeployedState,
     DeployPlan,
     GenerationContents,
@@ -17,7 +17,7 @@ from trace_etl.policy.deploy_plan import (
     find_differences,
     plan_deploy,
 )
-from trace_etl.policy.generations import generation_hashes, job_definition
+from trace_etl.policy.deploy.generations import generation_hashes, job_definition
 
 TEMPLATE = parse_dag(QUICKSTART).job("receivers")
 CONTENTS = GenerationContents(scopes=2, partitions=2, ranges=[(0, 19)])

@@ -9,7 +9,7 @@ from uuid import uuid4
 import certifi
 import pytest
 
-from trace_etl.http.dispatcher_client import DispatcherClient, Refused
+from trace_etl.http.clients.dispatcher_client import DispatcherClient, Refused
 from trace_etl.policy.retry import Backoff
 
 

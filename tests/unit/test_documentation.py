@@ -40,9 +40,9 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("page", ["architecture.md", "how-to/develop.md"])
-def test_modules_that_the_pages_name_exist(page: str) -> None:
-    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", (ROOT / "docs" / page).read_text())
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_modules_that_the_pages_name_exist(page: Path) -> None:
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", page.read_text())
     places = (SOURCE, ROOT)
     assert [name for name in named if not any((place / name).exists() for place in places)] == []
 
@@ -67,7 +67,7 @@ def test_no_two_public_classes_share_a_name() -> None:
 
 def test_no_folder_is_a_heap() -> None:
     sizes = Counter(path.parent for path in SOURCE.rglob("*.py") if path.name[0] != "_")
-    assert {str(folder): size for folder, size in sizes.items() if size > 18} == {}
+    assert {str(folder): size for folder, size in sizes.items() if size > 15} == {}
 
 
 def test_every_module_of_the_benchmarks_is_used_by_another_one() -> None:

@@ -12,8 +12,8 @@ from trace_etl.dag.runtimes import shipped_runtimes
 from trace_etl.policy.bundles import build_bundle
 from trace_etl.sandbox import bubblewrap
 from trace_etl.sandbox.errors import SandboxUnavailable
-from trace_etl.worker.function_results import FunctionFailed
-from trace_etl.worker.function_trial import (
+from trace_etl.worker.functions.function_results import FunctionFailed
+from trace_etl.worker.functions.function_trial import (
     BadEvent,
     Trial,
     choose_runtime,

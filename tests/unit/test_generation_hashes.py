@@ -2,7 +2,7 @@
 
 from support.dags import QUICKSTART
 from trace_etl.dag.parsing import parse_dag
-from trace_etl.policy.generations import generation_hashes
+from trace_etl.policy.deploy.generations import generation_hashes
 
 
 def find_changed_jobs(text: str) -> set[str]:

@@ -7,9 +7,13 @@ import pytest
 from trace_etl.api.task.capability import ReadGrant
 from trace_etl.api.task.events import Invalidation
 from trace_etl.dag.operators import OPERATORS
-from trace_etl.dispatcher.task_api.output_authorization import new_invalidation
-from trace_etl.dispatcher.task_api.permissions import AttemptPrefixes, DatasetGrant, Permissions
-from trace_etl.dispatcher.task_api.tokens import Capability
+from trace_etl.dispatcher.task_api.authorization.output_authorization import new_invalidation
+from trace_etl.dispatcher.task_api.authorization.permissions import (
+    AttemptPrefixes,
+    DatasetGrant,
+    Permissions,
+)
+from trace_etl.dispatcher.task_api.authorization.tokens import Capability
 from trace_etl.model.errors import Forbidden
 
 READ, READ_VERSION = UUID(int=1), UUID(int=2)

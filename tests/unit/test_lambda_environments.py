@@ -30,12 +30,12 @@ from trace_etl.policy.bundles import build_bundle
 from trace_etl.sandbox import bubblewrap
 from trace_etl.sandbox.process import SandboxedProcess
 from trace_etl.spark.errors import TaskCanceled
-from trace_etl.worker.bundle_programs import BundleRefused
-from trace_etl.worker.environments import EnvironmentPool
-from trace_etl.worker.function_results import Bundles, FunctionFailed, FunctionOverLimit
-from trace_etl.worker.function_runner import FunctionRunner
-from trace_etl.worker.invoker import InvocationServer
-from trace_etl.worker.lambda_runner import LambdaRunner, make_key
+from trace_etl.worker.functions.bundle_programs import BundleRefused
+from trace_etl.worker.functions.environments import EnvironmentPool
+from trace_etl.worker.functions.function_results import Bundles, FunctionFailed, FunctionOverLimit
+from trace_etl.worker.functions.function_runner import FunctionRunner
+from trace_etl.worker.functions.invoker import InvocationServer
+from trace_etl.worker.functions.lambda_runner import LambdaRunner, make_key
 
 pytestmark = pytest.mark.usefixtures("sandbox")
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support.kernels import without_kernels
 from trace_etl.proof import native
 from trace_etl.proof.content_hash import hash_rows
-from trace_etl.spark.evm.answers import RpcCall, RpcFailure, read_columns
 from trace_etl.spark.evm.columns import parse_binary, parse_integers
+from trace_etl.spark.evm.rpc.answers import RpcCall, RpcFailure, read_columns
 from trace_etl.spark.verify.keccak import keccak_rows
 from trace_etl.spark.verify.rlp_columns import (
     encode_data,

@@ -18,7 +18,7 @@ from trace_etl.sandbox import node
 from trace_etl.sandbox.bubblewrap import BUNDLE, SOCKETS, Shown
 from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.process import Ended, SandboxedProcess
-from trace_etl.worker.bundle_programs import BundleRefused, make_program
+from trace_etl.worker.functions.bundle_programs import BundleRefused, make_program
 
 NODE = shipped_runtimes().entries["ecs_udf_ts"]
 BIG = 2**200 + 1

@@ -5,9 +5,9 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from trace_etl.http.acceptor import Acceptor
-from trace_etl.http.connection_limits import ConnectionLimits
-from trace_etl.http.small_server import RpcAnswer, RpcRequest, SmallHttpProtocol
+from trace_etl.http.server.acceptor import Acceptor
+from trace_etl.http.server.connection_limits import ConnectionLimits
+from trace_etl.http.server.small_server import RpcAnswer, RpcRequest, SmallHttpProtocol
 
 IDLE = 0.2
 CALL = b"GET / HTTP/1.1\r\nhost: t\r\n\r\n"

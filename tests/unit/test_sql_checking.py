@@ -6,8 +6,8 @@ import pytest
 
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.dag.positions import locate_inside
-from trace_etl.policy.deploy_plan import plan_deploy
-from trace_etl.policy.sql_checks import add_upstream_jobs, find_changed_sql_jobs
+from trace_etl.policy.deploy.deploy_plan import plan_deploy
+from trace_etl.policy.deploy.sql_checks import add_upstream_jobs, find_changed_sql_jobs
 
 DAG = """
 name: d

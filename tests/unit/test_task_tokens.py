@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from trace_etl.api.task.capability import ReadGrant, Reads, parse_read_grants
-from trace_etl.dispatcher.task_api.permissions import (
+from trace_etl.dispatcher.task_api.authorization.permissions import (
     AttemptPrefixes,
     DatasetGrant,
     Permissions,
     TokenScope,
 )
-from trace_etl.dispatcher.task_api.tokens import PemSigner, TaskTokens
+from trace_etl.dispatcher.task_api.authorization.tokens import PemSigner, TaskTokens
 from trace_etl.lite.credentials import keys
 from trace_etl.model.errors import Forbidden, Unauthenticated
 from trace_etl.model.storage import attempt_prefix, table_ref

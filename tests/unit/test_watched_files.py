@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trace_etl.dispatcher.task_api.watched_files import WatchedPath
+from trace_etl.dispatcher.task_api.authorization.watched_files import WatchedPath
 
 
 class Reader:

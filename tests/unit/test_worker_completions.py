@@ -9,7 +9,7 @@ import pytest
 
 from support.waiting import eventually
 from trace_etl.api.task import lifecycle as bodies
-from trace_etl.http.dispatcher_client import Refused, Unreachable
+from trace_etl.http.clients.dispatcher_client import Refused, Unreachable
 from trace_etl.worker.completions import Completions
 
 STOP = threading.Event()

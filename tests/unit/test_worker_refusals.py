@@ -14,14 +14,14 @@ from support.spark_tasks import task
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.payload import InvalidScope, Scope
 from trace_etl.dag.runtimes import shipped_runtimes
-from trace_etl.http.dispatcher_client import Refused
+from trace_etl.http.clients.dispatcher_client import Refused
 from trace_etl.objects.file_store import FileStore
 from trace_etl.policy.bundles import build_bundle
 from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.process import Program, SandboxedProcess
 from trace_etl.worker.attempt import Attempt
-from trace_etl.worker.function_results import Bundles
-from trace_etl.worker.function_runner import FunctionRunner
+from trace_etl.worker.functions.function_results import Bundles
+from trace_etl.worker.functions.function_runner import FunctionRunner
 
 RANGE = Scope(partition_key="0-9", start=0, end=9)
 CURSOR = Scope(cursor=105, after=71)

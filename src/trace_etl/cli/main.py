@@ -18,18 +18,9 @@ from trace_etl.cli.dags import (
     runtimes,
     triggers,
 )
-from trace_etl.cli.data import (
-    batches,
-    certify,
-    changes,
-    checks,
-    datasets,
-    invalidations,
-    lineage,
-    query,
-    storage,
-    verify,
-)
+from trace_etl.cli.data import batches, changes, checks, datasets, invalidations, lineage, storage
+from trace_etl.cli.data.proof import certify, verify
+from trace_etl.cli.data.query import query
 from trace_etl.cli.output import print_json_error
 from trace_etl.cli.stack import backups, console, demo, devchain, doctor, lifecycle, prepare, worker
 from trace_etl.cli.tasks import (

@@ -178,7 +178,7 @@ def open_client(api_url: str, query_url: str, token: str, ca: str | None) -> Sta
 
     import httpx
 
-    from trace_etl.http.thread_safe_transport import ThreadSafeTransport
+    from trace_etl.http.clients.thread_safe_transport import ThreadSafeTransport
 
     context = ssl.create_default_context(cafile=ca)
     headers = {"authorization": f"Bearer {token}"}

@@ -5,7 +5,7 @@ import structlog
 from trace_etl import logs
 from trace_etl.console.app import open_app
 from trace_etl.console.settings import ConsoleSettings
-from trace_etl.http.listeners import Listener, run, serve, stop_on_signals
+from trace_etl.http.server.listeners import Listener, run, serve, stop_on_signals
 
 _log = structlog.stdlib.get_logger()
 

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from trace_etl.http.connection_limits import ConnectionLimits
-from trace_etl.http.listeners import Tls
+from trace_etl.http.server.connection_limits import ConnectionLimits
+from trace_etl.http.server.listeners import Tls
 
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 

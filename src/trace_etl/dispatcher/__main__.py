@@ -9,7 +9,7 @@ from trace_etl import logs
 from trace_etl.dispatcher.service import run_loops, running
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.task_objects.objects import streams_body
-from trace_etl.http.listeners import Listener, Tls, run, serve, stop_on_signals
+from trace_etl.http.server.listeners import Listener, Tls, run, serve, stop_on_signals
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.queues.queue import Queue
 from trace_etl.state.db import migrations

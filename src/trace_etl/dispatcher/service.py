@@ -15,13 +15,13 @@ from trace_etl.dag.runtimes import Runtimes, load_runtimes
 from trace_etl.dispatcher.inline.runner import InlineRunner
 from trace_etl.dispatcher.invocations.invoker import LocalInvoker
 from trace_etl.dispatcher.invocations.starter import Invocations
+from trace_etl.dispatcher.loop import Loop
 from trace_etl.dispatcher.loops.backfill_feeder import BackfillFeeder
 from trace_etl.dispatcher.loops.backpressure import Backpressure
 from trace_etl.dispatcher.loops.delivery_numberer import DeliveryNumberer
 from trace_etl.dispatcher.loops.generation_swapper import GenerationSwapper
 from trace_etl.dispatcher.loops.history_retention import HistoryRetention
 from trace_etl.dispatcher.loops.lease_reaper import INTERVAL, LeaseReaper
-from trace_etl.dispatcher.loops.loop import Loop
 from trace_etl.dispatcher.loops.notifier import Notifier
 from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.dispatcher.loops.reconciler import Reconciler
@@ -34,14 +34,14 @@ from trace_etl.dispatcher.loops.wake_up_sweeper import WakeUpSweeper
 from trace_etl.dispatcher.metrics import CountRequests
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.task_api import openapi
+from trace_etl.dispatcher.task_api.authorization.tokens import PemSigner, TaskTokens
+from trace_etl.dispatcher.task_api.authorization.worker_tokens import WorkerTokens
 from trace_etl.dispatcher.task_api.batch_writer import MAX_CONNECTIONS
 from trace_etl.dispatcher.task_api.buffers import Buffers
 from trace_etl.dispatcher.task_api.lifecycle import Lifecycle, Parts
 from trace_etl.dispatcher.task_api.listener import InternalApi
 from trace_etl.dispatcher.task_api.payloads import Payloads
 from trace_etl.dispatcher.task_api.retired_tables import RetiredTableCheck
-from trace_etl.dispatcher.task_api.tokens import PemSigner, TaskTokens
-from trace_etl.dispatcher.task_api.worker_tokens import WorkerTokens
 from trace_etl.dispatcher.task_objects.attempt_scopes import AttemptScopes
 from trace_etl.dispatcher.task_objects.credentials import (
     CredentialMinting,
@@ -59,7 +59,7 @@ from trace_etl.dispatcher.user_api.routers import ROUTERS
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.http.app import add_routes, new_app
-from trace_etl.http.dispatcher_client import token_reader
+from trace_etl.http.clients.dispatcher_client import token_reader
 from trace_etl.http.problems import problem_response
 from trace_etl.http.user_tokens import ServiceKeys, UserKeys
 from trace_etl.model.errors import Unavailable

@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import Field, PositiveInt
 from pydantic_settings import SettingsConfigDict
 
-from trace_etl.http.connection_limits import ConnectionLimits
+from trace_etl.http.server.connection_limits import ConnectionLimits
 from trace_etl.objects.settings import ObjectsSettings
 from trace_etl.policy.storage_retention import StorageRetention
 from trace_etl.secret_store import SecretStore, pick_variables

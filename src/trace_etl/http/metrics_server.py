@@ -8,11 +8,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from trace_etl import __version__
 from trace_etl.api.body import Health
-from trace_etl.http.acceptor import Acceptor
-from trace_etl.http.connection_limits import ConnectionLimits
-from trace_etl.http.listeners import bind
-from trace_etl.http.open_files import fit_to_descriptors
-from trace_etl.http.small_server import RpcAnswer, RpcRequest, SmallHttpProtocol
+from trace_etl.http.server.acceptor import Acceptor
+from trace_etl.http.server.connection_limits import ConnectionLimits
+from trace_etl.http.server.listeners import bind
+from trace_etl.http.server.open_files import fit_to_descriptors
+from trace_etl.http.server.small_server import RpcAnswer, RpcRequest, SmallHttpProtocol
 
 _MAX_BODY_BYTES = 1024
 

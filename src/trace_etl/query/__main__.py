@@ -3,7 +3,7 @@
 import structlog
 
 from trace_etl import logs
-from trace_etl.http.listeners import Listener, Tls, run, serve, stop_on_signals
+from trace_etl.http.server.listeners import Listener, Tls, run, serve, stop_on_signals
 from trace_etl.process import keep_freed_memory
 from trace_etl.query.service import open_app
 from trace_etl.query.settings import QuerySettings

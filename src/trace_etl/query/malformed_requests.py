@@ -11,7 +11,7 @@ from trace_etl.http.problems import explain_malformed, problem_response
 from trace_etl.http.user_tokens import current_user
 from trace_etl.model.errors import Invalid, TraceError
 from trace_etl.query.audit import AuditEntry, AuditLog
-from trace_etl.query.task_queries import TASK_QUERY_PATH, TOKEN_HEADER, TaskQueries
+from trace_etl.query.tasks.task_queries import TASK_QUERY_PATH, TOKEN_HEADER, TaskQueries
 
 USER_QUERY_PATH = "/v1/query"
 

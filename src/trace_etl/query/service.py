@@ -40,9 +40,9 @@ from trace_etl.query.streaming import (
     ResultStream,
     check_http_version,
 )
-from trace_etl.query.task_access import RecordedReads
-from trace_etl.query.task_queries import TaskQueries, make_router
-from trace_etl.query.task_tokens import TaskTokenVerifier, open_task_keys
+from trace_etl.query.tasks.task_access import RecordedReads
+from trace_etl.query.tasks.task_queries import TaskQueries, make_router
+from trace_etl.query.tasks.task_tokens import TaskTokenVerifier, open_task_keys
 from trace_etl.state.db.pool import CONNECTION_ERRORS, make_pool, open_reader
 
 _MAX_BODY = 1024 * 1024

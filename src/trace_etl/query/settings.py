@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from trace_etl.http.connection_limits import ConnectionLimits
+from trace_etl.http.server.connection_limits import ConnectionLimits
 from trace_etl.objects.settings import ObjectsSettings
 from trace_etl.query.requests import QueryLimits
 

@@ -5,7 +5,7 @@ import asyncio
 import structlog
 
 from trace_etl import logs
-from trace_etl.http.listeners import Listener, Tls, run, serve, stop_on_signals
+from trace_etl.http.server.listeners import Listener, Tls, run, serve, stop_on_signals
 from trace_etl.scheduler.api import DispatcherApi
 from trace_etl.scheduler.app import make_app
 from trace_etl.scheduler.cron_trigger import CronTrigger

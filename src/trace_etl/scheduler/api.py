@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from trace_etl.api.user.schedules import LastTick, ScheduleItem, ScheduleList
+from trace_etl.api.user.dags.schedules import LastTick, ScheduleItem, ScheduleList
 from trace_etl.api.user.triggers import TriggerReply
 from trace_etl.model.errors import Conflict, Forbidden, Unauthenticated, Unavailable
 from trace_etl.scheduler.ticks import Schedule

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from trace_etl.http.connection_limits import ConnectionLimits
+from trace_etl.http.server.connection_limits import ConnectionLimits
 
 
 class SchedulerSettings(BaseSettings):

@@ -10,8 +10,8 @@ import structlog
 from trace_etl import logs
 from trace_etl.data import migrations
 from trace_etl.data.buffer_writer import BufferWriter
-from trace_etl.http.dispatcher_client import token_reader
-from trace_etl.http.sink_client import SinkClient
+from trace_etl.http.clients.dispatcher_client import token_reader
+from trace_etl.http.clients.sink_client import SinkClient
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.queues.queue import Queue

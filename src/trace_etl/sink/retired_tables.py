@@ -7,7 +7,7 @@ import structlog
 
 from trace_etl.api.task.retired_tables import MAX_TABLES
 from trace_etl.data import buffers, connection, retired_tables
-from trace_etl.http.sink_client import SinkClient
+from trace_etl.http.clients.sink_client import SinkClient
 from trace_etl.model.errors import TraceError
 
 _log = structlog.stdlib.get_logger()

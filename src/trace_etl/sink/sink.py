@@ -14,8 +14,8 @@ from trace_etl.api.task.buffers import MAX_BATCH_BYTES, BufferBatch, BufferResul
 from trace_etl.data.buffer_writer import BufferWriter
 from trace_etl.data.buffers import BufferTable, RowBatch, WrittenBatch
 from trace_etl.data.errors import DataUnavailable, ValueRefused
-from trace_etl.http.dispatcher_client import Refused, Unreachable
-from trace_etl.http.sink_client import SinkClient
+from trace_etl.http.clients.dispatcher_client import Refused, Unreachable
+from trace_etl.http.clients.sink_client import SinkClient
 from trace_etl.model.errors import TraceError
 from trace_etl.model.storage import hot_table
 from trace_etl.objects.store import ObjectStore

@@ -19,7 +19,7 @@ from trace_etl.api.task.payload import TaskInput, TaskPayload
 from trace_etl.dag.operators import FORWARDERS, OPERATORS
 from trace_etl.model.dag import Dag, Job
 from trace_etl.objects.file_store import FileStore
-from trace_etl.policy.sql_checks import add_upstream_jobs
+from trace_etl.policy.deploy.sql_checks import add_upstream_jobs
 from trace_etl.spark.checks.rules import check_rule
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadSql, BadTask, OperatorError

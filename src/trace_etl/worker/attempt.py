@@ -11,7 +11,7 @@ import structlog
 
 from trace_etl.api.task import events as task_events
 from trace_etl.api.task import lifecycle
-from trace_etl.http.dispatcher_client import DispatcherClient, Refused, Unreachable
+from trace_etl.http.clients.dispatcher_client import DispatcherClient, Refused, Unreachable
 from trace_etl.model.task import Isolation
 from trace_etl.secret_store import SecretMissing, SecretStore
 from trace_etl.spark.link import DispatcherLink

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trace_etl.api.task import lifecycle as bodies
-from trace_etl.http.dispatcher_client import Refused
+from trace_etl.http.clients.dispatcher_client import Refused
 from trace_etl.model.errors import TraceError
 
 _MAX_TASKS = 50

@@ -13,7 +13,7 @@ from pydantic_settings import SettingsConfigDict
 
 from trace_etl.dag.chain.rules import Level, VerifyRules, check_exceptions
 from trace_etl.dag.runtimes import BadRuntimes, Launcher, Runtime, Runtimes, load_runtimes
-from trace_etl.http.connection_limits import ConnectionLimits
+from trace_etl.http.server.connection_limits import ConnectionLimits
 from trace_etl.objects.settings import ObjectsSettings
 from trace_etl.secret_store import SecretStore, pick_variables
 

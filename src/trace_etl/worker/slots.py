@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from trace_etl.api.messages import WakeUp
 from trace_etl.api.task import lifecycle
 from trace_etl.dag.operators import OPERATORS
-from trace_etl.http.dispatcher_client import (
+from trace_etl.http.clients.dispatcher_client import (
     DispatcherClient,
     Refused,
     Unreachable,

@@ -60,7 +60,7 @@ def check_changes(
     file: Path, text: str, plan: Mapping[str, Any], client: StackClient, home: Path
 ) -> "Analysis | None":
     """Check the SQL that a plan adds or changes; None if there is none. Exits on an error."""
-    from trace_etl.policy.sql_checks import add_upstream_jobs, find_changed_sql_jobs
+    from trace_etl.policy.deploy.sql_checks import add_upstream_jobs, find_changed_sql_jobs
 
     dag = _parse_file(file, text, home)
     names = find_changed_sql_jobs(dag, plan["jobs"])

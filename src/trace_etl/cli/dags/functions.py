@@ -30,7 +30,7 @@ from trace_etl.cli.progress import show_bytes, show_counts
 if TYPE_CHECKING:
     import httpx
 
-    from trace_etl.worker.function_trial import Trial
+    from trace_etl.worker.functions.function_trial import Trial
 
 group = typer.Typer(help="Manage user-defined functions.", no_args_is_help=True)
 _SHOWN_ROWS = 20
@@ -87,7 +87,7 @@ def push(
 
 
 def _print_pushed(answer: dict[str, Any], directory: Path) -> None:
-    from trace_etl.worker.function_trial import BadEvent, choose_runtime
+    from trace_etl.worker.functions.function_trial import BadEvent, choose_runtime
 
     try:
         runtime, handler = choose_runtime(directory, None)
@@ -140,7 +140,7 @@ def try_function(
     from trace_etl.dag.runtimes import BadRuntimes, load_runtimes
     from trace_etl.lite.home import Home
     from trace_etl.policy.bundles import BadBundle, build_bundle
-    from trace_etl.worker.function_trial import (
+    from trace_etl.worker.functions.function_trial import (
         BadEvent,
         choose_runtime,
         list_views,

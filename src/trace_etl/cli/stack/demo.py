@@ -16,7 +16,7 @@ from trace_etl.cli.client import (
     list_errors,
 )
 from trace_etl.cli.dags.triggers import format_lost_task, list_lost_tasks
-from trace_etl.cli.data.query import print_result
+from trace_etl.cli.data.query.query import print_result
 from trace_etl.cli.output import format_count, format_duration, format_number, print_rows
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from trace_etl.model.scope import Range
 from trace_etl.policy.ranges import split_range
 from trace_etl.state.catalog.revisions import Revision, RevisionOutput
 from trace_etl.state.db.pool import Conn
-from trace_etl.state.partitions import invalidations
-from trace_etl.state.partitions.invalidations import NewInvalidation
+from trace_etl.state.invalidations import invalidations
+from trace_etl.state.invalidations.invalidations import NewInvalidation
 from trace_etl.state.routing import aggregation, cursors, events
 from trace_etl.state.tasks.claims import ClaimedTask
 from trace_etl.state.tasks.completions import NewEvent

@@ -13,7 +13,7 @@ from trace_etl.model.errors import TraceError
 from trace_etl.model.task import Fence
 from trace_etl.policy.retry import Backoff, retry_delay
 from trace_etl.state.db.pool import Conn, Pool, transaction
-from trace_etl.state.partitions import invalidations
+from trace_etl.state.invalidations import invalidations
 from trace_etl.state.tasks import capped_claims, claims, completions
 from trace_etl.state.tasks.claims import ClaimedTask, ClaimRequest
 from trace_etl.state.tasks.completions import Completion

@@ -8,7 +8,8 @@ import structlog
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.feed import changes, delivery_log, notifications, query_audit
 from trace_etl.state.flow import backfill_steps
-from trace_etl.state.partitions import buffers, invalidations
+from trace_etl.state.invalidations import invalidations
+from trace_etl.state.partitions import buffers
 from trace_etl.state.rollout import remove
 from trace_etl.state.storage import retired_generations
 from trace_etl.state.tasks import read_grants

@@ -17,7 +17,7 @@ from trace_etl.policy.retry import OUTBOX_RETRY
 from trace_etl.queues.queue import QueueProducer, endless_queue
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.flow import resume
-from trace_etl.state.partitions import invalidation_routing
+from trace_etl.state.invalidations import invalidation_routing
 from trace_etl.state.routing import events, outbox
 from trace_etl.state.routing.outbox import LeasedRow
 from trace_etl.state.tasks import task_queries

@@ -9,7 +9,7 @@ import structlog
 
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.state.db.pool import Conn, Pool, transaction
-from trace_etl.state.partitions import invalidation_routing
+from trace_etl.state.invalidations import invalidation_routing
 from trace_etl.state.routing import events, reconcile
 
 _log = structlog.stdlib.get_logger()

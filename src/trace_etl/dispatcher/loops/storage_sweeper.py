@@ -21,8 +21,8 @@ from trace_etl.model.storage import (
 from trace_etl.objects.errors import StorageError
 from trace_etl.objects.store import Deleted, ObjectStore
 from trace_etl.policy.storage_retention import StorageRetention
-from trace_etl.state.catalog import uploads
-from trace_etl.state.catalog.uploads import EndedUpload
+from trace_etl.state.bundles import uploads
+from trace_etl.state.bundles.uploads import EndedUpload
 from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.storage import (
     retired_generations,

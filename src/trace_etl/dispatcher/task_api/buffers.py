@@ -10,9 +10,9 @@ from trace_etl.api.task.buffers import (
     BufferCompleteAccepted,
     BufferFetch,
 )
-from trace_etl.dispatcher.task_api import output_authorization
+from trace_etl.dispatcher.task_api.authorization import output_authorization
+from trace_etl.dispatcher.task_api.authorization.tokens import Capability, DatasetGrant
 from trace_etl.dispatcher.task_api.lifecycle import explain_refusal
-from trace_etl.dispatcher.task_api.tokens import Capability, DatasetGrant
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.model.errors import Fault, Forbidden, Invalid, NotBuffered
 from trace_etl.state.db.pool import Pool, single_statements, transaction

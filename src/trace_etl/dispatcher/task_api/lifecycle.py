@@ -13,11 +13,12 @@ from trace_etl.api.task import events as event_bodies
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.checks import CheckResult
 from trace_etl.dispatcher import metrics
-from trace_etl.dispatcher.task_api import idempotency, output_authorization, publications
+from trace_etl.dispatcher.task_api import idempotency, publications
+from trace_etl.dispatcher.task_api.authorization import output_authorization
+from trace_etl.dispatcher.task_api.authorization.tokens import Capability, TaskTokens
 from trace_etl.dispatcher.task_api.batch_writer import BatchWriter
 from trace_etl.dispatcher.task_api.claims import Claims
 from trace_etl.dispatcher.task_api.payloads import Payloads
-from trace_etl.dispatcher.task_api.tokens import Capability, TaskTokens
 from trace_etl.dispatcher.wake_events import WakeEvents
 from trace_etl.http.problems import problem
 from trace_etl.model.errors import (
@@ -31,14 +32,9 @@ from trace_etl.model.task import Fence, TaskStatus
 from trace_etl.objects.store import ObjectStore
 from trace_etl.policy.retry import Backoff, retry_delay
 from trace_etl.state.db.pool import Conn, Pool, ReusedConnections, transaction
-from trace_etl.state.partitions import (
-    check_results,
-    defects,
-    invalidations,
-    partition_commit,
-    time_partitions,
-)
-from trace_etl.state.partitions.invalidations import NewInvalidation
+from trace_etl.state.invalidations import defects, invalidations
+from trace_etl.state.invalidations.invalidations import NewInvalidation
+from trace_etl.state.partitions import check_results, partition_commit, time_partitions
 from trace_etl.state.partitions.new_partition import NewPartition
 from trace_etl.state.partitions.partition_pointers import ConcurrentCommit
 from trace_etl.state.routing import chain_heads

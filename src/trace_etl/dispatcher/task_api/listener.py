@@ -25,17 +25,17 @@ from trace_etl.api.task.credentials import OBJECTS_PATH, CredentialsRequest
 from trace_etl.api.task.retired_tables import TablesHeld
 from trace_etl.dispatcher import metrics
 from trace_etl.dispatcher.task_api import openapi
+from trace_etl.dispatcher.task_api.authorization.tokens import TaskTokens
+from trace_etl.dispatcher.task_api.authorization.worker_tokens import WorkerTokens
 from trace_etl.dispatcher.task_api.buffers import Buffers
 from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS, RpcEndpoint
 from trace_etl.dispatcher.task_api.lifecycle import Lifecycle
 from trace_etl.dispatcher.task_api.retired_tables import RetiredTableCheck
-from trace_etl.dispatcher.task_api.tokens import TaskTokens
-from trace_etl.dispatcher.task_api.worker_tokens import WorkerTokens
 from trace_etl.dispatcher.task_objects.credentials import CredentialMinting
 from trace_etl.dispatcher.task_objects.objects import METHODS as OBJECT_METHODS
 from trace_etl.dispatcher.task_objects.objects import TaskObjects
 from trace_etl.http.problems import MEDIA_TYPE, from_validation, problem
-from trace_etl.http.small_server import MAX_BODY_BYTES, RpcAnswer, RpcRequest
+from trace_etl.http.server.small_server import MAX_BODY_BYTES, RpcAnswer, RpcRequest
 from trace_etl.http.user_tokens import ServiceKeys
 from trace_etl.model.errors import (
     Fault,

@@ -16,7 +16,12 @@ import orjson
 
 from trace_etl.api.task.payload import WHOLE
 from trace_etl.dispatcher.settings import DispatcherSettings
-from trace_etl.dispatcher.task_api.permissions import Permissions, TokenScope, render_json
+from trace_etl.dispatcher.task_api.authorization.permissions import (
+    Permissions,
+    TokenScope,
+    render_json,
+)
+from trace_etl.dispatcher.task_api.authorization.tokens import TaskTokens
 from trace_etl.dispatcher.task_api.shared_parts import (
     PREVIOUS,
     PinnedParts,
@@ -24,12 +29,12 @@ from trace_etl.dispatcher.task_api.shared_parts import (
     SharedParts,
     UnknownGenerations,
 )
-from trace_etl.dispatcher.task_api.tokens import TaskTokens
 from trace_etl.model.storage import attempt_prefix, export_prefix, scratch_prefix
 from trace_etl.objects.store import ObjectStore
 from trace_etl.state.catalog.revisions import Revision
 from trace_etl.state.db.pool import CONNECTION_ERRORS, Conn, Pool
-from trace_etl.state.partitions import invalidations, partition_queries
+from trace_etl.state.invalidations import invalidations
+from trace_etl.state.partitions import partition_queries
 from trace_etl.state.routing import cursors
 from trace_etl.state.tasks import read_grants
 from trace_etl.state.tasks.claims import ClaimedTask

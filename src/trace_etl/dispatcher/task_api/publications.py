@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.payload import Scope
 from trace_etl.api.task.verification import VerifiedRange
-from trace_etl.dispatcher.task_api import output_authorization
-from trace_etl.dispatcher.task_api.tokens import Capability
+from trace_etl.dispatcher.task_api.authorization import output_authorization
+from trace_etl.dispatcher.task_api.authorization.tokens import Capability
 from trace_etl.model.errors import Fault, Forbidden, Invalid, OutputNotReady, Unavailable
 from trace_etl.model.storage import StorageRef
 from trace_etl.objects.errors import FalseMarker, StorageError

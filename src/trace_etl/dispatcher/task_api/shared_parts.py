@@ -9,7 +9,7 @@ import orjson
 
 from trace_etl.api.task.capability import ReadGrant
 from trace_etl.dag.operators import OPERATORS, PARQUET, writes_table
-from trace_etl.dispatcher.task_api.permissions import (
+from trace_etl.dispatcher.task_api.authorization.permissions import (
     PLACEHOLDER,
     AttemptPrefixes,
     DatasetGrant,

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from trace_etl.api.task.capability import Reads
+from trace_etl.dispatcher.task_api.authorization.tokens import Capability
 from trace_etl.dispatcher.task_api.lifecycle import explain_refusal
-from trace_etl.dispatcher.task_api.tokens import Capability
 from trace_etl.model.errors import Forbidden
 from trace_etl.model.task import Fence
 from trace_etl.policy.object_scope import BadAddress, ObjectAddress, ObjectScope

@@ -10,7 +10,7 @@ from trace_etl.api.task.credentials import (
     CredentialsRequest,
     S3Credentials,
 )
-from trace_etl.dispatcher.task_api.tokens import Capability
+from trace_etl.dispatcher.task_api.authorization.tokens import Capability
 from trace_etl.dispatcher.task_objects.attempt_scopes import AttemptScopes
 from trace_etl.model.errors import Fault, Forbidden, Invalid, LeaseLost, Unavailable
 from trace_etl.policy.object_scope import BadAddress, ObjectScope, PolicyTooLong, parse_prefix

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote_to_bytes
 from uuid import UUID
 
 from trace_etl.api.task.credentials import LEASE_HEADER, OBJECTS_PATH, ListedObject, ObjectList
-from trace_etl.dispatcher.task_api.tokens import Capability, TaskTokens
+from trace_etl.dispatcher.task_api.authorization.tokens import Capability, TaskTokens
 from trace_etl.dispatcher.task_objects.attempt_scopes import (
     AttemptScopes,
     lock_lease,
@@ -20,7 +20,7 @@ from trace_etl.dispatcher.task_objects.attempt_scopes import (
 from trace_etl.dispatcher.task_objects.put_conditions import PutCondition, parse_condition
 from trace_etl.dispatcher.task_objects.written_bytes import MIN_OBJECT_BYTES, WrittenBytes
 from trace_etl.http.body_stream import BodyLost, BodyStream
-from trace_etl.http.small_server import RpcAnswer
+from trace_etl.http.server.small_server import RpcAnswer
 from trace_etl.model.errors import (
     Conflict,
     Fault,

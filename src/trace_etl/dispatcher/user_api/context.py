@@ -11,7 +11,7 @@ from fastapi.params import Query
 from trace_etl.api.user.views.overview import Overview
 from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dispatcher.loops.storage_sweeper import StorageSweeper
-from trace_etl.dispatcher.task_api.tokens import Signer
+from trace_etl.dispatcher.task_api.authorization.tokens import Signer
 from trace_etl.dispatcher.user_api.change_feed import ChangeFeed
 from trace_etl.dispatcher.user_api.deploy_runner import DeployRunner
 from trace_etl.dispatcher.user_api.roles import ROLES, require_role, require_service_route

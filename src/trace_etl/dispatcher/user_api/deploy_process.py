@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from uuid import UUID
 
-from trace_etl.api.user.dags import DeployRequest, PlanRequest
+from trace_etl.api.user.dags.dags import DeployRequest, PlanRequest
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dispatcher.user_api import deploys

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import cast
 from uuid import UUID
 
-from trace_etl.api.user.dags import DeployRequest, PlanRequest
+from trace_etl.api.user.dags.dags import DeployRequest, PlanRequest
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.dag.runtimes import Runtimes
 from trace_etl.dispatcher.user_api import deploys

@@ -3,11 +3,11 @@
 from dataclasses import asdict
 from uuid import UUID
 
-from trace_etl.api.user.dags import DeployedJob, DeployReply, DeployRequest, PlanRequest
-from trace_etl.api.user.rollouts import DagPlan, PlanReply
+from trace_etl.api.user.dags.dags import DeployedJob, DeployReply, DeployRequest, PlanRequest
+from trace_etl.api.user.dags.rollouts import DagPlan, PlanReply
 from trace_etl.dispatcher.user_api.webhook_signatures import WebhookSecrets
 from trace_etl.model.dag import Dag
-from trace_etl.policy.deploy_plan import DeployPlan
+from trace_etl.policy.deploy.deploy_plan import DeployPlan
 from trace_etl.secret_store import SecretStore
 from trace_etl.state.catalog import dags
 from trace_etl.state.db.pool import Pool, transact

@@ -9,7 +9,7 @@ import orjson
 from trace_etl.api.proof.certificates import Certificate, StoredCertificate
 from trace_etl.api.proof.manifest import MANIFEST_TYPE, Manifest, SignedManifest
 from trace_etl.api.user.data.datasets import DatasetItem
-from trace_etl.dispatcher.task_api.tokens import Signer
+from trace_etl.dispatcher.task_api.authorization.tokens import Signer
 from trace_etl.model.errors import Unavailable
 from trace_etl.model.scope import Range
 

@@ -1,23 +1,16 @@
 """Every router of the user API."""
 
 from trace_etl.dispatcher.user_api.routes import (
-    backfills,
     changes,
-    dags,
     events,
     ids,
-    jobs,
     metrics,
     notifications,
     outbox,
-    pressure,
-    rollouts,
-    runtimes,
-    tasks,
-    udf,
     users,
     webhooks,
 )
+from trace_etl.dispatcher.user_api.routes.dags import dags, jobs, rollouts, runtimes, udf
 from trace_etl.dispatcher.user_api.routes.data import (
     batches,
     checks,
@@ -28,6 +21,7 @@ from trace_etl.dispatcher.user_api.routes.data import (
     partition_map,
     storage,
 )
+from trace_etl.dispatcher.user_api.routes.tasks import backfills, pressure, tasks
 from trace_etl.dispatcher.user_api.routes.views import graph, overview
 
 ROUTERS = (

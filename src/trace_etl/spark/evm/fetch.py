@@ -17,11 +17,11 @@ from trace_etl.dag.chain.rules import RULES_VERSION, VerifyRules
 from trace_etl.dag.chain.tables import ColumnChoice, list_columns
 from trace_etl.spark.errors import ChainMismatch, RpcRefused, VerificationFailed
 from trace_etl.spark.evm import shapes
-from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
 from trace_etl.spark.evm.chunk import BlockChunk
-from trace_etl.spark.evm.client import RpcClient, RpcSource, ask_endpoints
 from trace_etl.spark.evm.columns import list_lengths, parse_integers
-from trace_etl.spark.evm.set_aside import SET_ASIDE
+from trace_etl.spark.evm.rpc.answers import RpcCall, UnsupportedMethod
+from trace_etl.spark.evm.rpc.client import RpcClient, RpcSource, ask_endpoints
+from trace_etl.spark.evm.rpc.set_aside import SET_ASIDE
 from trace_etl.spark.verify.agreement import (
     check_empty_blooms,
     check_links,

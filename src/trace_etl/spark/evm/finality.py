@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from trace_etl.dag.chain.rules import Finality
 from trace_etl.spark.errors import ChainMismatch, NotFinal, RpcRefused
-from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
-from trace_etl.spark.evm.client import RpcClient, RpcSource, ask_endpoints
+from trace_etl.spark.evm.rpc.answers import RpcCall, UnsupportedMethod
+from trace_etl.spark.evm.rpc.client import RpcClient, RpcSource, ask_endpoints
 
 
 @dataclass(frozen=True)

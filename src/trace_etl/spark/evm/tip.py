@@ -7,7 +7,6 @@ from typing import Any
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.dag.chain.tables import ColumnChoice
 from trace_etl.spark.errors import ChainMismatch, FinalityBroken, RpcRefused
-from trace_etl.spark.evm.answers import RpcCall, UnsupportedMethod
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.fetch import (
     DEFAULT_RULES,
@@ -17,6 +16,7 @@ from trace_etl.spark.evm.fetch import (
     ignore_rejected,
 )
 from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
+from trace_etl.spark.evm.rpc.answers import RpcCall, UnsupportedMethod
 
 _INITIAL_FORK_SEARCH = 16
 

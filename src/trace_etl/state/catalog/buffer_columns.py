@@ -10,7 +10,7 @@ from trace_etl.dag.buffered_datasets import find_buffered_outputs, make_buffered
 from trace_etl.dag.positions import Located, locate
 from trace_etl.model.dag import Dag, Publication
 from trace_etl.model.errors import Fault, Invalid
-from trace_etl.policy.buffer_columns import AddedColumn, ColumnChange, find_column_changes
+from trace_etl.policy.deploy.buffer_columns import AddedColumn, ColumnChange, find_column_changes
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_dicts
 

@@ -2,14 +2,14 @@
 
 from uuid import UUID
 
-from trace_etl.api.user.dags import (
+from trace_etl.api.user.dags.dags import (
     DagDetail,
     DagItem,
     DagVersionDetail,
     DagVersionItem,
     DeployedDataset,
 )
-from trace_etl.api.user.jobs import JobItem
+from trace_etl.api.user.dags.jobs import JobItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.catalog.jobs import JobFilter, list_jobs
 from trace_etl.state.db.pool import Conn

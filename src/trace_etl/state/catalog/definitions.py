@@ -12,8 +12,9 @@ from trace_etl.dag.error_messages import suggest
 from trace_etl.dag.positions import Located, locate
 from trace_etl.model.dag import Dag
 from trace_etl.model.errors import Fault, Invalid
-from trace_etl.policy.generations import generation_hashes
-from trace_etl.state.catalog import bundles, generations, revision_rows
+from trace_etl.policy.deploy.generations import generation_hashes
+from trace_etl.state.bundles import bundles
+from trace_etl.state.catalog import generations, revision_rows
 from trace_etl.state.catalog.generations import OutputName
 from trace_etl.state.db.pool import Conn
 

@@ -8,7 +8,7 @@ from psycopg.types.json import Jsonb
 
 from trace_etl.dag.buffered_datasets import find_buffered_outputs
 from trace_etl.model.dag import Dag, Job
-from trace_etl.policy.generations import definition_hash, job_definition
+from trace_etl.policy.deploy.generations import definition_hash, job_definition
 from trace_etl.state.catalog.generations import OutputName
 from trace_etl.state.db.pool import Conn
 

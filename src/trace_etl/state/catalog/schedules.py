@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from trace_etl.api.user.schedules import ScheduleItem
+from trace_etl.api.user.dags.schedules import ScheduleItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 from uuid import UUID
 
-from trace_etl.api.user.backfills import BackfillItem, BackfillState, ChunkItem, ChunkState
+from trace_etl.api.user.tasks.backfills import BackfillItem, BackfillState, ChunkItem, ChunkState
 from trace_etl.model.errors import NotFound
 from trace_etl.model.scope import Range
 from trace_etl.policy.backfill import Chunk, ExistingScope, estimate_time_left, keeps_partitions

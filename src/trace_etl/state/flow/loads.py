@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from trace_etl.api.user.pressure import OperatorItem, QueueItem
+from trace_etl.api.user.tasks.pressure import OperatorItem, QueueItem
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 

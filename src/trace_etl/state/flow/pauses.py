@@ -3,7 +3,7 @@
 from typing import LiteralString
 from uuid import UUID
 
-from trace_etl.api.user.pressure import PauseItem
+from trace_etl.api.user.tasks.pressure import PauseItem
 from trace_etl.model.errors import NotFound
 from trace_etl.policy.backpressure import Tier
 from trace_etl.state.db.pool import Conn

@@ -10,7 +10,7 @@ from trace_etl.api.task.checks import CheckResult
 from trace_etl.api.user.data.checks import CheckResultItem
 from trace_etl.model.errors import Invalid, NotFound
 from trace_etl.model.task import Fence
-from trace_etl.policy.check_results import DefinedCheck, ReportedCheck, find_result_faults
+from trace_etl.policy.commit.check_results import DefinedCheck, ReportedCheck, find_result_faults
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import NewestFirstKey, fetch_all, page_start_values
 

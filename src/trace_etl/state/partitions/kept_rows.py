@@ -7,7 +7,7 @@ from typing import Any
 from trace_etl.api.task.verification import Disconnected, VerifiedRange, join_ranges
 from trace_etl.model.errors import RowsChanged
 from trace_etl.model.task import Fence
-from trace_etl.policy.kept_rows import RowSet, keeps_all_rows, sort_columns
+from trace_etl.policy.commit.kept_rows import RowSet, keeps_all_rows, sort_columns
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 from trace_etl.state.partitions.new_partition import NewPartition

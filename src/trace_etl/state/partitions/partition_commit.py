@@ -10,18 +10,18 @@ from trace_etl.dag.operators import COLUMN_KEEPERS
 from trace_etl.model.errors import Forbidden, PartitionOverlap
 from trace_etl.model.scope import Range, make_range
 from trace_etl.model.task import Fence
-from trace_etl.policy.commit_decision import CommitDecision, ExistingPartition, decide_commit
+from trace_etl.policy.commit.commit_decision import CommitDecision, ExistingPartition, decide_commit
 from trace_etl.state.db.pool import Conn
+from trace_etl.state.invalidations import invalidations
+from trace_etl.state.invalidations.invalidations import NewInvalidation
 from trace_etl.state.partitions import (
     check_results,
-    invalidations,
     kept_rows,
     lineage,
     partition_links,
     partition_pointers,
     provisional,
 )
-from trace_etl.state.partitions.invalidations import NewInvalidation
 from trace_etl.state.partitions.new_partition import NewPartition
 from trace_etl.state.partitions.partition_pointers import MovedPartition, ReplacedPartitions
 from trace_etl.state.storage import unused_prefixes

@@ -8,8 +8,8 @@ from psycopg.errors import ExclusionViolation
 from psycopg.types.json import Jsonb
 
 from trace_etl.model.task import Fence
-from trace_etl.policy.commit_decision import ExistingPartition
-from trace_etl.policy.kept_rows import RowSet, keeps_all_rows
+from trace_etl.policy.commit.commit_decision import ExistingPartition
+from trace_etl.policy.commit.kept_rows import RowSet, keeps_all_rows
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.partitions.new_partition import NewPartition
 

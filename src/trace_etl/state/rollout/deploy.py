@@ -10,14 +10,15 @@ from psycopg.types.json import Jsonb
 
 from trace_etl.model.dag import Dag
 from trace_etl.model.errors import DeployConflict, Fault, Invalid, NameInUse, RowsLost
-from trace_etl.policy.deploy_plan import (
+from trace_etl.policy.deploy.deploy_plan import (
     DeployPlan,
     describe_lost_rows,
     describe_readers,
     plan_deploy,
 )
 from trace_etl.policy.ranges import split_range
-from trace_etl.state.catalog import buffer_columns, bundles, definitions, generations, names
+from trace_etl.state.bundles import bundles
+from trace_etl.state.catalog import buffer_columns, definitions, generations, names
 from trace_etl.state.catalog.definitions import WrittenDefinition
 from trace_etl.state.catalog.generations import OutputName
 from trace_etl.state.db.pool import Conn

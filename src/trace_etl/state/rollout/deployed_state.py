@@ -7,7 +7,11 @@ from uuid import UUID
 from psycopg.types.multirange import Multirange
 
 from trace_etl.model.dag import Dag
-from trace_etl.policy.deploy_plan import DeployedState, GenerationContents, find_affected_jobs
+from trace_etl.policy.deploy.deploy_plan import (
+    DeployedState,
+    GenerationContents,
+    find_affected_jobs,
+)
 from trace_etl.state.db.pool import Conn
 
 _DAG = "SELECT dag_id, dag_version FROM dags WHERE org_id = %(org_id)s AND name = %(name)s"

@@ -3,9 +3,9 @@
 from typing import Any
 from uuid import UUID
 
-from trace_etl.api.user.rollouts import RolloutFailure, RolloutJob, RolloutReply, RolloutTarget
+from trace_etl.api.user.dags.rollouts import RolloutFailure, RolloutJob, RolloutReply, RolloutTarget
 from trace_etl.model.errors import NotFound
-from trace_etl.policy import rollout_reasons
+from trace_etl.policy.deploy import rollout_reasons
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all, fetch_dicts
 from trace_etl.state.rollout.deployed_state import to_block_ranges

@@ -3,9 +3,9 @@
 from typing import Any
 from uuid import UUID
 
-from trace_etl.api.user.dags import RemoveReply
+from trace_etl.api.user.dags.dags import RemoveReply
 from trace_etl.model.errors import NameInUse, NotFound
-from trace_etl.policy.deploy_plan import describe_readers
+from trace_etl.policy.deploy.deploy_plan import describe_readers
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_dicts
 from trace_etl.state.partitions import check_results

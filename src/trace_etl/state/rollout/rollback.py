@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from trace_etl.api.user.rollouts import RestoredDataset
+from trace_etl.api.user.dags.rollouts import RestoredDataset
 from trace_etl.model.errors import NothingToRollBack
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all

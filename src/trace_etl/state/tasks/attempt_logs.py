@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from trace_etl.api.user.tasks import LogPart
+from trace_etl.api.user.tasks.tasks import LogPart
 from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from psycopg.errors import UniqueViolation
 
-from trace_etl.api.user.retries import FailedTask, RetryRequest
+from trace_etl.api.user.tasks.retries import FailedTask, RetryRequest
 from trace_etl.model.errors import Conflict
 from trace_etl.model.scope import Range
 from trace_etl.state.db.pool import Conn

@@ -7,7 +7,7 @@ the mark in `task_tally_marks`. A query adds the tasks that changed since then, 
 
 from uuid import UUID
 
-from trace_etl.api.user.tasks import JobTaskCounts
+from trace_etl.api.user.tasks.tasks import JobTaskCounts
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 

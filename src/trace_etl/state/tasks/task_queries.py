@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.tasks import AttemptItem, Status, TaskDefinition, TaskItem
+from trace_etl.api.user.tasks.tasks import AttemptItem, Status, TaskDefinition, TaskItem
 from trace_etl.model.errors import NotFound
 from trace_etl.state.catalog.jobs import WorkFilter
 from trace_etl.state.db.pool import Conn

@@ -5,7 +5,7 @@ import traceback
 from pydantic import BaseModel, ConfigDict
 
 from trace_etl.api.task.checks import CheckResult
-from trace_etl.http.dispatcher_client import Refused
+from trace_etl.http.clients.dispatcher_client import Refused
 from trace_etl.model.errors import TraceError
 from trace_etl.spark.errors import CheckFailed
 

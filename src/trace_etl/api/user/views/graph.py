@@ -1,8 +1,8 @@
 """The graph of jobs with its state."""
 
 from trace_etl.api.body import Reply
-from trace_etl.api.user.jobs import JobItem
-from trace_etl.api.user.pressure import PauseItem
+from trace_etl.api.user.dags.jobs import JobItem
+from trace_etl.api.user.tasks.pressure import PauseItem
 
 
 class GraphNode(JobItem):

@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-from trace_etl.http.acceptor import Acceptor
-from trace_etl.http.connection_limits import ConnectionLimits
-from trace_etl.http.open_files import fit_to_descriptors
-from trace_etl.http.small_server import RpcAnswer, RpcRequest, SmallHttpProtocol
+from trace_etl.http.server.acceptor import Acceptor
+from trace_etl.http.server.connection_limits import ConnectionLimits
+from trace_etl.http.server.open_files import fit_to_descriptors
+from trace_etl.http.server.small_server import RpcAnswer, RpcRequest, SmallHttpProtocol
 
 MAX_BODY_BYTES = 5 * 1024 * 1024
 _JSON_TYPES = frozenset({b"application/json", b"application/json-rpc", b"application/jsonrequest"})

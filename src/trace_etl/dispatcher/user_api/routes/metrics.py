@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from trace_etl.api.user.pressure import QueueItem
+from trace_etl.api.user.tasks.pressure import QueueItem
 from trace_etl.api.user.views.overview import FollowedChain
 from trace_etl.dispatcher import metrics as process
 from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep

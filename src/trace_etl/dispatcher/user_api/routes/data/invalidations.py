@@ -11,13 +11,13 @@ from trace_etl.api.user.data.invalidations import (
     InvalidateRequest,
     InvalidationList,
 )
-from trace_etl.dispatcher.task_api.output_authorization import parse_invalid_range
+from trace_etl.dispatcher.task_api.authorization.output_authorization import parse_invalid_range
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.pages import PageDep
 from trace_etl.state.catalog import datasets
 from trace_etl.state.db.pool import transaction
-from trace_etl.state.partitions import invalidations, rebuilds
-from trace_etl.state.partitions.invalidations import NewInvalidation
+from trace_etl.state.invalidations import invalidations, rebuilds
+from trace_etl.state.invalidations.invalidations import NewInvalidation
 
 router = APIRouter(prefix="/v1", tags=["datasets"])
 

@@ -5,8 +5,8 @@ from uuid import UUID
 from fastapi import APIRouter, Response
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.jobs import JobItem
-from trace_etl.api.user.tasks import JobTaskCounts
+from trace_etl.api.user.dags.jobs import JobItem
+from trace_etl.api.user.tasks.tasks import JobTaskCounts
 from trace_etl.api.user.views.graph import Graph, GraphEdge, GraphNode
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.state.catalog import dags, graph

@@ -1,0 +1,1 @@
+"""Bodies about DAGs: deploys, jobs, runtimes, schedules and functions."""

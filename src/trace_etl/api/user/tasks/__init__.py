@@ -1,0 +1,1 @@
+"""Bodies about tasks: retries, cancellations, backfills, pauses."""

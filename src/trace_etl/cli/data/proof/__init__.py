@@ -1,0 +1,1 @@
+"""Check datasets against their certificates, their chain and rebuilt samples."""

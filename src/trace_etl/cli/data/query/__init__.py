@@ -1,0 +1,1 @@
+"""`trace query`: SQL over published datasets."""

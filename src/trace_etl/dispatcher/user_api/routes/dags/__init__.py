@@ -1,0 +1,1 @@
+"""Routes of DAGs: deploys, jobs, runtimes and functions."""

@@ -1,0 +1,1 @@
+"""Routes of tasks: retries, cancellations, backfills, pauses."""

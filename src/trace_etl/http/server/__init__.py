@@ -1,0 +1,1 @@
+"""Accept connections and serve HTTP within limits."""

@@ -1,0 +1,1 @@
+"""Whether an attempt's output may be committed, and what it replaces."""

@@ -1,0 +1,1 @@
+"""What a deploy does: its plan, generations, changes of columns, progress of the rollout."""

@@ -1,0 +1,1 @@
+"""Queries of running tasks."""

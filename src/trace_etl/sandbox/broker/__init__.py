@@ -1,0 +1,1 @@
+"""The calls of a sandboxed program: the broker, and the APIs it serves."""

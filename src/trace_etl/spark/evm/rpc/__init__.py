@@ -1,0 +1,1 @@
+"""Batched JSON-RPC over a pool of endpoints."""

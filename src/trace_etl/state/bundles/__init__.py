@@ -1,0 +1,1 @@
+"""Bundles of user-defined functions: their uploads, and their use in DAGs."""

@@ -1,0 +1,1 @@
+"""Invalidations and reported defects: record them, route them, rebuild what is invalid."""

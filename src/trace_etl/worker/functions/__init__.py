@@ -1,0 +1,1 @@
+"""The worker that runs user-defined functions in sandboxes."""

@@ -24,7 +24,7 @@ from trace_etl.lite.processes.ports import free_port
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.browsing import Visit, open_browser, visit
+from support.services.browsing import Visit, open_browser, visit
 
 PARTITIONS = 1_000_000
 BUCKETS = 1_000

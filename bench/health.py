@@ -108,7 +108,7 @@ def _start_load(stack: BenchStack) -> Generator[None]:
     ports = {"api_port": stack.api_port, "internal_port": stack.internal_port}
     target.write_text(json.dumps({**ports, "ca": str(stack.ca), "headers": headers}))
     with subprocess.Popen(
-        [sys.executable, "-m", "support.fuzz_load", str(target)],
+        [sys.executable, "-m", "support.fuzz.fuzz_load", str(target)],
         env={**os.environ, "PYTHONPATH": str(_TESTS)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

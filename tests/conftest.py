@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support.dispatcher import Live, Secrets, live
 from support.kernels import without_kernels
-from support.postgres import Templates, copied, postgres_server
 from support.scheduling import GroupScheduling, order_key
+from support.services.dispatcher import Live, Secrets, live
+from support.services.postgres import Templates, copied, postgres_server
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.proof import native
 from trace_etl.sandbox.doctor import examine_required

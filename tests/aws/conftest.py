@@ -4,8 +4,8 @@ from collections.abc import Generator
 
 import pytest
 
-from support import ministack
-from support.ministack import Ministack
+from support.services import ministack
+from support.services.ministack import Ministack
 
 
 @pytest.fixture(scope="session")

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.buffered import Producer
-from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, bench
-from support.ministack import REGION, Ministack
-from support.postgres import Templates, copied
-from support.query import LiveQuery, running_query_service
+from support.data.buffered import Producer
+from support.lifecycle.lifecycle import Attempt, Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.ministack import REGION, Ministack
+from support.services.postgres import Templates, copied
+from support.services.query import LiveQuery, running_query_service
 from trace_etl.sandbox.broker.broker import AttemptIdentity, Broker, PlatformClients
 from trace_etl.sdk.connection import BrokerConnection, CallFailed
 from trace_etl.sdk.task import Task

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from support.ministack import AwsError, AwsKey, Ministack
+from support.services.ministack import AwsError, AwsKey, Ministack
 
 
 def test_a_user_does_only_what_its_policy_allows(aws: Ministack) -> None:

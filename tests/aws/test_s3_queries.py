@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.duckdb_corpus import HARMLESS, HOSTILE, fill_in
-from support.ministack import AwsKey, Ministack, make_options
+from support.services.ministack import AwsKey, Ministack, make_options
+from support.sql.duckdb_corpus import HARMLESS, HOSTILE, fill_in
 from support.waiting import eventually
 from trace_etl.client.remote_files import FilesUnreadable, RangeFile, open_dataset
 from trace_etl.model.errors import TraceError, Unavailable

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
-from support.chain_rows import as_json, expected
-from support.dag_outputs import run_outputs
-from support.ministack import REGION, AwsKey, Ministack
+from support.chain.chain_rows import as_json, expected
+from support.services.ministack import REGION, AwsKey, Ministack
+from support.services.whole_stack import connect
+from support.spark.dag_outputs import run_outputs
 from support.waiting import eventually
-from support.whole_stack import connect
 from trace_etl import client as trace_client
 from trace_etl.cli.client import RequestRejected
 from trace_etl.devtools.devchain.chain.devchain import DevChain

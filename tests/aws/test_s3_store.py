@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from support.ministack import REGION, AwsKey, Ministack, make_options
-from support.store_contract import StoreContract
+from support.data.store_contract import StoreContract
+from support.services.ministack import REGION, AwsKey, Ministack, make_options
 from trace_etl.objects.errors import ObjectMissing, StorageError, StorageRefused
 from trace_etl.objects.s3_options import S3Options
 from trace_etl.objects.s3_store import S3Store

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.ministack import REGION, AwsError, AwsKey, Ministack
+from support.services.ministack import REGION, AwsError, AwsKey, Ministack
 from trace_etl.aws.sts import StsExchanger
 from trace_etl.model.errors import Unavailable
 from trace_etl.policy.object_scope import ObjectScope, PolicyTooLong

@@ -5,9 +5,9 @@ from collections.abc import Generator
 import pytest
 from playwright.sync_api import Browser
 
-from support.browsing import Visit, World, fill, open_browser, open_services, visit
-from support.dispatcher import Secrets
-from support.postgres import Templates
+from support.services.browsing import Visit, World, fill, open_browser, open_services, visit
+from support.services.dispatcher import Secrets
+from support.services.postgres import Templates
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.browsing import Visit, World, open_browser, open_services, visit
-from support.dispatcher import Secrets
-from support.lifecycle import Attempt
-from support.postgres import postgres_server
+from support.lifecycle.lifecycle import Attempt
+from support.services.browsing import Visit, World, open_browser, open_services, visit
+from support.services.dispatcher import Secrets
+from support.services.postgres import postgres_server
 
 WIDTHS = {
     "wide": {"width": 1440, "height": 900},

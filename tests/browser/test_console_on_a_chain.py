@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from support import anvil
-from support.anvil import Anvil
-from support.browsing import open_browser, open_visit
+from support.chain import anvil
+from support.chain.anvil import Anvil
+from support.services.browsing import open_browser, open_visit
+from support.services.whole_stack import connect
 from support.waiting import eventually
-from support.whole_stack import connect
 from trace_etl.lite import stack as lite
 from trace_etl.lite.home import Home
 

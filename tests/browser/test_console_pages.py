@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from support.browsing import (
+from support.dags.pressure import graph
+from support.services.browsing import (
     CASCADE,
     FEED,
     HOSTILE,
@@ -22,7 +23,6 @@ from support.browsing import (
     open_visit,
     visit,
 )
-from support.pressure import graph
 from support.waiting import eventually
 
 PAGES = {

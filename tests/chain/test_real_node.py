@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from support import anvil, follow_process
-from support.anvil import Anvil
-from support.chain_rows import rows_of
-from support.following import FollowedChain, new_stream
-from support.postgres import sql
+from support.chain import anvil
+from support.chain.anvil import Anvil
+from support.chain.chain_rows import rows_of
+from support.services.postgres import sql
+from support.spark import follow_process
+from support.spark.following import FollowedChain, new_stream
 from trace_etl.lite.postgres.databases import Dsns
 
 SEED = int(os.environ.get("TRACE_CHAIN_SEED", "7"))

@@ -21,11 +21,11 @@ import pyarrow as pa
 import pytest
 from psycopg.rows import dict_row
 
-from support import anvil
-from support.anvil import Anvil
-from support.chain_rows import rows_of
+from support.chain import anvil
+from support.chain.anvil import Anvil
+from support.chain.chain_rows import rows_of
+from support.services.whole_stack import connect
 from support.waiting import eventually
-from support.whole_stack import connect
 from trace_etl.cli.client import RequestRejected
 from trace_etl.lite import stack as lite
 from trace_etl.lite.home import Home

@@ -4,10 +4,10 @@ from collections.abc import Generator
 
 import pytest
 
-from support.chain_rows import expected
-from support.dag_outputs import Outputs, run_outputs
-from support.hot_tables import HotTables, InputSpec, hot_tables
-from support.postgres import Templates
+from support.chain.chain_rows import expected
+from support.data.hot_tables import HotTables, InputSpec, hot_tables
+from support.services.postgres import Templates
+from support.spark.dag_outputs import Outputs, run_outputs
 from trace_etl.devtools.devchain import DevChain, start_server
 
 

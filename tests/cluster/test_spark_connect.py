@@ -10,18 +10,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from support.chain_rows import expected
-from support.connect_server import ConnectServer, connect_server
-from support.dag_outputs import Outputs, files_of, run_outputs
-from support.hot_tables import HotTables, InputSpec
+from support.chain.chain_rows import expected
+from support.data.hot_tables import HotTables, InputSpec
 from support.script_process import ScriptProcess, script_process
+from support.spark.connect_server import ConnectServer, connect_server
+from support.spark.dag_outputs import Outputs, files_of, run_outputs
 from trace_etl.devtools.devchain import DevChain
 
 _TESTS = str(Path(__file__).parents[1])
 PRELUDE = """
 import sys, threading
 from pathlib import Path
-from support.spark_tasks import as_input, ingest, rows, select
+from support.spark.spark_tasks import as_input, ingest, rows, select
 from support.waiting import eventually
 from trace_etl.spark.errors import *
 from trace_etl.spark.runner import SparkRunner
@@ -272,7 +272,7 @@ def test_canceling_a_task_stops_only_its_jobs_at_the_server(
     client.run(
         """
         from concurrent.futures import ThreadPoolExecutor
-        from support.faulty_node import FaultyNode
+        from support.chain.faulty_node import FaultyNode
         gate = threading.Event()
 
         def before(calls):

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from support.dag_outputs import Outputs, files_of, run_outputs
-from support.standalone import SETTINGS, standalone_cluster
+from support.spark.dag_outputs import Outputs, files_of, run_outputs
+from support.spark.standalone import SETTINGS, standalone_cluster
 
 
 def test_the_quickstart_gives_the_same_bytes_on_a_cluster(

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
-from support import release_home
-from support.keyed_node import NODE_KEY, KeyedNode
-from support.whole_stack import Stack, running_stack
+from support.chain.keyed_node import NODE_KEY, KeyedNode
+from support.services import release_home
+from support.services.whole_stack import Stack, running_stack
 
 RUNTIMES = """
 small_functions: {launcher: sandbox, trust: untrusted, language: python, memory_mib: 256, slots: 1}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from support.chain_rows import expected
+from support.chain.chain_rows import expected
+from support.services.whole_stack import Stack, connect
 from support.waiting import eventually
-from support.whole_stack import Stack, connect
 from trace_etl.cli.client import RequestRejected
 from trace_etl.policy.bundles import build_bundle
 from trace_etl.sandbox.errors import SandboxUnavailable

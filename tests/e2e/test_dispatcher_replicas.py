@@ -14,11 +14,11 @@ import httpx
 import psycopg
 import pytest
 
-from support.dispatcher import Secrets
-from support.lifecycle import write_parquet_output
-from support.postgres import sql
+from support.lifecycle.lifecycle import write_parquet_output
+from support.lifecycle.recorder import Recorder
 from support.processes import DispatcherProcess
-from support.recorder import Recorder
+from support.services.dispatcher import Secrets
+from support.services.postgres import sql
 from support.waiting import eventually
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.databases import Dsns

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from support.services.whole_stack import LAST_BLOCK, Stack, connect
 from support.waiting import eventually
-from support.whole_stack import LAST_BLOCK, Stack, connect
 from trace_etl.lite import stack as lite
 from trace_etl.lite.home import Home
 

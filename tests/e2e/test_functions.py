@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from support.services.whole_stack import LAST_BLOCK, Stack, connect
 from support.waiting import eventually
-from support.whole_stack import LAST_BLOCK, Stack, connect
 from trace_etl.cli.client import RequestRejected, StackClient
 from trace_etl.policy.bundles import build_bundle
 

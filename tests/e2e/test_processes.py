@@ -13,8 +13,8 @@ import httpx
 import psutil
 import pytest
 
+from support.services.whole_stack import Stack
 from support.waiting import eventually
-from support.whole_stack import Stack
 from trace_etl import landlock
 from trace_etl.lite import status as checks
 from trace_etl.lite.credentials import passwords

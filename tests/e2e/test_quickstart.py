@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.chain_rows import expected
-from support.waiting import eventually
-from support.whole_stack import (
+from support.chain.chain_rows import expected
+from support.services.whole_stack import (
     DATASETS,
     LAST_BLOCK,
     QUICKSTART,
@@ -22,6 +21,7 @@ from support.whole_stack import (
     connect,
     wait_until_completed,
 )
+from support.waiting import eventually
 from trace_etl.api.task.payload import Storage
 from trace_etl.cli.client import RequestRejected
 from trace_etl.devtools.devchain.chain.devchain import DevChain

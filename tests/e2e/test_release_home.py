@@ -1,8 +1,8 @@
 """A home that the last release made: today's stack starts it, keeps its data and continues its work."""
 
-from support.release_home import RELEASE
+from support.services.release_home import RELEASE
+from support.services.whole_stack import Stack, connect
 from support.waiting import eventually
-from support.whole_stack import Stack, connect
 
 BLOCKS = "SELECT count(*), min(block_number), max(block_number) FROM kept_blocks"
 

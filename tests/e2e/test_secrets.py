@@ -7,9 +7,9 @@ from urllib.parse import quote
 import psutil
 import psycopg
 
-from support.keyed_node import NODE_KEY, KeyedNode
+from support.chain.keyed_node import NODE_KEY, KeyedNode
+from support.services.whole_stack import Stack, connect
 from support.waiting import eventually
-from support.whole_stack import Stack, connect
 from trace_etl.lite import configuration
 from trace_etl.lite.credentials import passwords
 from trace_etl.lite.home import Home

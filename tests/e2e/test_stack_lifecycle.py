@@ -43,7 +43,7 @@ class Stack:
         self.log = home.with_name(f"{home.name}.out")
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, SUPPORT / "stub_stack.py", home, json.dumps(options)],
+                [sys.executable, SUPPORT / "services/stub_stack.py", home, json.dumps(options)],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

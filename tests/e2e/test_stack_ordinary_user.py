@@ -86,7 +86,7 @@ def can_import_trace(user: User) -> bool:
 
 
 def test_an_ordinary_user_runs_the_stack_in_the_default_home(user: User) -> None:
-    process = user.popen(SUPPORT / "stub_stack.py", user.home / ".trace", "{}")
+    process = user.popen(SUPPORT / "services/stub_stack.py", user.home / ".trace", "{}")
     assert process.stdout
     output = ""
     while "up\n" not in output.splitlines(keepends=True):

@@ -8,8 +8,8 @@ from typing import Any
 import psutil
 import pytest
 
+from support.services.whole_stack import LAST_BLOCK, Stack, connect
 from support.waiting import eventually
-from support.whole_stack import LAST_BLOCK, Stack, connect
 from trace_etl.cli.client import RequestRejected
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

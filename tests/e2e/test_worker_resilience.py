@@ -14,10 +14,10 @@ import psycopg
 import pytest
 
 from support import queue_tables
-from support.dispatcher import Secrets
-from support.postgres import sql
+from support.lifecycle.recorder import Recorder
 from support.processes import DispatcherProcess
-from support.recorder import Recorder
+from support.services.dispatcher import Secrets
+from support.services.postgres import sql
 from support.waiting import eventually
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.http.clients.dispatcher_client import DispatcherClient

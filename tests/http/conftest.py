@@ -4,10 +4,10 @@ from collections.abc import Generator
 
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
-from support.postgres import Templates, copied
-from support.query import QuerySetup, opened_warehouse
+from support.lifecycle.lifecycle import Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
+from support.services.query import QuerySetup, opened_warehouse
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,9 @@ import pytest
 from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
-from support.dispatcher import Live, Secrets, live
-from support.postgres import Templates, copied
-from support.query import LiveQuery, Warehouse, running_query_service
+from support.services.dispatcher import Live, Secrets, live
+from support.services.postgres import Templates, copied
+from support.services.query import LiveQuery, Warehouse, running_query_service
 from support.terminal import Terminal
 from support.waiting import eventually
 from trace_etl import client as trace_client

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import httpx
 
-from support.lifecycle import Bench
+from support.lifecycle.lifecycle import Bench
 
 DAG = """
 name: {name}

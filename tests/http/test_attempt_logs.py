@@ -2,7 +2,7 @@
 
 import httpx
 
-from support.lifecycle import Attempt, Bench
+from support.lifecycle.lifecycle import Attempt, Bench
 from trace_etl.state.tasks.attempt_logs import MAX_LOG_BYTES
 
 

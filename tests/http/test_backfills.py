@@ -10,10 +10,10 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, bench, run_concurrently
-from support.postgres import Templates, copied
-from support.pressure import Graph, balance, graph
+from support.dags.pressure import Graph, balance, graph
+from support.lifecycle.lifecycle import Attempt, Bench, bench, run_concurrently
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from support.users import new_org, new_user
 from trace_etl.cli.main import app
 from trace_etl.lite import connection

@@ -4,8 +4,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from support.buffered import Producer, batch_target
-from support.lifecycle import Attempt, Bench
+from support.data.buffered import Producer, batch_target
+from support.lifecycle.lifecycle import Attempt, Bench
 
 URI = "s3://trace/buffers/batch.jsonl"
 

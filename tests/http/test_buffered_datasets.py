@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from support import queue_tables
-from support.buffered import SCHEMA, SinkSetup, running_sink
-from support.dispatcher import Secrets
-from support.lifecycle import run_concurrently
-from support.postgres import Templates
+from support.data.buffered import SCHEMA, SinkSetup, running_sink
+from support.lifecycle.lifecycle import run_concurrently
+from support.services.dispatcher import Secrets
+from support.services.postgres import Templates
 from trace_etl.model.storage import hot_table
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.queues.queue import dead_letter_queue

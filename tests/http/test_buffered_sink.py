@@ -8,11 +8,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from support import queue_tables
-from support.buffered import SinkSetup, running_sink
-from support.dispatcher import Secrets
-from support.lifecycle import Attempt, Bench
-from support.postgres import Templates
-from support.recorder import Recorder
+from support.data.buffered import SinkSetup, running_sink
+from support.lifecycle.lifecycle import Attempt, Bench
+from support.lifecycle.recorder import Recorder
+from support.services.dispatcher import Secrets
+from support.services.postgres import Templates
 from trace_etl.http.clients.dispatcher_client import Refused, Unreachable
 from trace_etl.http.clients.sink_client import SinkClient
 from trace_etl.queues.queue import dead_letter_queue

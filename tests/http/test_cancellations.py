@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from support.lifecycle import Bench, run_concurrently
+from support.lifecycle.lifecycle import Bench, run_concurrently
 from support.users import new_user
 
 

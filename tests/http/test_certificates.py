@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import httpx
 
-from support.lifecycle import Attempt, Bench
+from support.lifecycle.lifecycle import Attempt, Bench
 
 _DAG = """
 name: {name}

@@ -14,10 +14,10 @@ import httpx
 import psycopg
 import pytest
 
-from support.changes import following
-from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, bench
-from support.postgres import Templates, copied
+from support.data.changes import following
+from support.lifecycle.lifecycle import Attempt, Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from support.users import new_org, new_user
 from support.waiting import eventually
 from trace_etl.dispatcher.user_api.change_feed import ChangeFilter

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import jwt
 import pytest
 
-from support.lifecycle import Bench
+from support.lifecycle.lifecycle import Bench
 from trace_etl.api.task import lifecycle as bodies
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.dispatcher import Live, Secrets, live
-from support.lifecycle import Attempt, bench
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Attempt, bench
+from support.services.dispatcher import Live, Secrets, live
+from support.services.postgres import Templates, copied
 from support.waiting import eventually
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from support.dags import QUICKSTART
-from support.dispatcher import Live, Secrets, live
-from support.postgres import Templates, copied
-from support.query import Warehouse, running_query_service
+from support.dags.dags import QUICKSTART
+from support.services.dispatcher import Live, Secrets, live
+from support.services.postgres import Templates, copied
+from support.services.query import Warehouse, running_query_service
 from trace_etl.cli.main import app
 from trace_etl.data import connection as data_connection
 from trace_etl.data import hot_tables

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import bench
-from support.rollouts import RolloutDag
+from support.dags.rollouts import RolloutDag
+from support.lifecycle.lifecycle import bench
+from support.services.dispatcher import Secrets, live
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
 from trace_etl.lite.postgres.databases import Dsns

@@ -17,11 +17,11 @@ from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringT
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from support.buffered import publish_unwritten
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
-from support.postgres import Templates, copied
-from support.pressure import graph
+from support.dags.pressure import graph
+from support.data.buffered import publish_unwritten
+from support.lifecycle.lifecycle import Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from support.terminal import Terminal
 from trace_etl.cli.dags.check import print_analysis
 from trace_etl.cli.main import app

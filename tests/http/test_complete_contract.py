@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from support.lifecycle import Attempt, Bench
+from support.lifecycle.lifecycle import Attempt, Bench
 
 PATHS = ["/v1/task/complete", "/internal/task-complete"]
 

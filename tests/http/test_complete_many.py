@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from support.lifecycle import Attempt, Bench
+from support.lifecycle.lifecycle import Attempt, Bench
 
 PATH = "/internal/task-complete-many"
 

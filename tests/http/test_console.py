@@ -7,8 +7,8 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from support.console import Browser, RunningConsole, running_console
-from support.lifecycle import Bench
+from support.lifecycle.lifecycle import Bench
+from support.services.console import Browser, RunningConsole, running_console
 from support.users import new_user
 from trace_etl.console.guard import POLICY
 from trace_etl.console.sessions import Sessions

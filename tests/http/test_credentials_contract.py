@@ -8,7 +8,7 @@ import httpx
 import jwt
 import pytest
 
-from support.lifecycle import Attempt, Bench
+from support.lifecycle.lifecycle import Attempt, Bench
 
 
 def credentials(bench: Bench, attempt: Attempt, /, **fields: Any) -> httpx.Response:

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from support.cli import connected_cli
-from support.lifecycle import Attempt, Bench
+from support.lifecycle.lifecycle import Attempt, Bench
 
 DAG = """
 name: {name}

@@ -8,8 +8,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from support.delivery_consumer import Copy, DeliveryConsumer
-from support.lifecycle import Attempt, Bench, rows_hash, run_concurrently
+from support.data.delivery_consumer import Copy, DeliveryConsumer
+from support.lifecycle.lifecycle import Attempt, Bench, rows_hash, run_concurrently
 from trace_etl.client.client import Client
 from trace_etl.client.result_stream import ResultConnections
 from trace_etl.client.stack_client import StackClient

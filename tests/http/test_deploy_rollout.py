@@ -5,8 +5,8 @@ from uuid import uuid4
 import pytest
 
 from support import queue_tables
-from support.lifecycle import Bench, parquet_file, run_behind_lock, run_concurrently
-from support.rollouts import RolloutDag
+from support.dags.rollouts import RolloutDag
+from support.lifecycle.lifecycle import Bench, parquet_file, run_behind_lock, run_concurrently
 
 THREE = ["0-9", "10-19", "20-29"]
 

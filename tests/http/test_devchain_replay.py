@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support import cryo
+from support.chain import cryo
 from trace_etl.devtools.devchain import DevChain, RunningServer, start_server
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from support.lifecycle import Bench
+from support.lifecycle.lifecycle import Bench
 
 
 def test_fetch_returns_the_same_payload_as_a_claim(shared: Bench) -> None:

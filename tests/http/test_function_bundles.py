@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from support.bundles import make_zip, push
-from support.lifecycle import Bench
+from support.lifecycle.lifecycle import Bench
 from support.users import new_user
 from trace_etl.api.user.dags.udf import PART_BYTES
 

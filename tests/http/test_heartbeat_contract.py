@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import jwt
 import pytest
 
-from support.lifecycle import Attempt, Bench
+from support.lifecycle.lifecycle import Attempt, Bench
 from trace_etl.dispatcher.task_api.authorization.tokens import PemSigner, TaskTokens
 
 PATHS = ["/v1/task/heartbeat", "/internal/heartbeat"]

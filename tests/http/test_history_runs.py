@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
-from support.postgres import Templates, copied
-from support.recorder import Recorder
-from support.rollouts import RolloutDag
+from support.dags.rollouts import RolloutDag
+from support.lifecycle.lifecycle import Bench, bench
+from support.lifecycle.recorder import Recorder
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 
 
 @pytest.fixture

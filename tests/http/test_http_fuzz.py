@@ -14,18 +14,18 @@ from typing import Any
 import httpx
 import pytest
 
-from support.damaged_requests import damaged, read_statuses, sending
-from support.dispatcher import Secrets, live
-from support.fuzzing import MAX_GROWTH, MAX_SECONDS, Fuzzer
-from support.lifecycle import Bench, bench
-from support.openapi_calls import labels, register
-from support.postgres import Templates, copied
+from support.fuzz.damaged_requests import damaged, read_statuses, sending
+from support.fuzz.fuzzing import MAX_GROWTH, MAX_SECONDS, Fuzzer
+from support.fuzz.openapi_calls import labels, register
+from support.lifecycle.lifecycle import Bench, bench
 from support.processes import (
     ConsoleProcess,
     DispatcherProcess,
     QueryProcess,
     ServiceProcess,
 )
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 
 SECONDS = float(os.environ.get("TRACE_FUZZ_SECONDS", "2.5"))  # per listener
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from support.cascade import JOBS, CascadeDag
-from support.delivery_consumer import DeliveryConsumer
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
-from support.postgres import Templates, copied
+from support.data.cascade import JOBS, CascadeDag
+from support.data.delivery_consumer import DeliveryConsumer
+from support.lifecycle.lifecycle import Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from support.cascade import CascadeDag
-from support.lifecycle import Attempt, Bench, run_behind_lock, run_concurrently
+from support.data.cascade import CascadeDag
+from support.lifecycle.lifecycle import Attempt, Bench, run_behind_lock, run_concurrently
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from support.lifecycle import Bench
+from support.lifecycle.lifecycle import Bench
 
 _DAG = """
 name: {name}

@@ -8,9 +8,9 @@ import jwt
 import pytest
 from typer.testing import CliRunner
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, bench
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Attempt, Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from trace_etl.cli.main import app
 from trace_etl.lite.credentials import keys
 from trace_etl.lite.home import Home

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from support.bundles import make_zip, push
-from support.lifecycle import Attempt, Bench
+from support.lifecycle.lifecycle import Attempt, Bench
 from trace_etl.dispatcher.invocations.invoker import LocalInvoker
 from trace_etl.dispatcher.invocations.starter import Invocations
 from trace_etl.sandbox.broker.strict_http import (

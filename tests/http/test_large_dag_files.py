@@ -15,8 +15,8 @@ import psutil
 import psycopg
 import pytest
 
-from support.dispatcher import MAX_SECONDS
-from support.lifecycle import Bench
+from support.lifecycle.lifecycle import Bench
+from support.services.dispatcher import MAX_SECONDS
 from support.users import new_user
 from support.waiting import eventually
 from trace_etl.dispatcher.user_api import deploy_runner

@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from support.lifecycle import Attempt, Bench
+from support.lifecycle.lifecycle import Attempt, Bench
 from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS
 
 TASK_SCOPED = [c.path for c in ENDPOINTS if c.auth == "task"]

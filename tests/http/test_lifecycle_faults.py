@@ -8,11 +8,10 @@ import pytest
 from psycopg import InterfaceError, OperationalError
 from psycopg_pool import PoolTimeout
 
-from support.dispatcher import Secrets
 from support.faults import FaultPlan, breakable
-from support.lifecycle import bench
-from support.lifecycle_model import DAG, Answer, Key, Report
-from support.lifecycle_ops import (
+from support.lifecycle.lifecycle import bench
+from support.lifecycle.lifecycle_model import DAG, Answer, Key, Report
+from support.lifecycle.lifecycle_ops import (
     Cancel,
     Claim,
     ClaimMany,
@@ -29,10 +28,11 @@ from support.lifecycle_ops import (
     Step,
     Trigger,
 )
-from support.lifecycle_run import ModelRun
-from support.lifecycle_view import differences
-from support.postgres import Templates, copied, sql
-from support.replicas import ReplicaPair, replica_pair
+from support.lifecycle.lifecycle_run import ModelRun
+from support.lifecycle.lifecycle_view import differences
+from support.services.dispatcher import Secrets
+from support.services.postgres import Templates, copied, sql
+from support.services.replicas import ReplicaPair, replica_pair
 
 WORK: Key = ("work", "p:0-9")
 CAPPED: Key = ("capped", "p:0-9")

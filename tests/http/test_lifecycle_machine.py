@@ -15,9 +15,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from support.dispatcher import Secrets
-from support.lifecycle_model import DAG, RANGES, SCOPES, Key, Report
-from support.lifecycle_ops import (
+from support.lifecycle.lifecycle_model import DAG, RANGES, SCOPES, Key, Report
+from support.lifecycle.lifecycle_ops import (
     Cancel,
     Claim,
     ClaimMany,
@@ -33,9 +32,10 @@ from support.lifecycle_ops import (
     Step,
     Trigger,
 )
-from support.lifecycle_run import ModelRun
-from support.postgres import Templates, copied
-from support.replicas import ReplicaPair, replica_pair
+from support.lifecycle.lifecycle_run import ModelRun
+from support.services.dispatcher import Secrets
+from support.services.postgres import Templates, copied
+from support.services.replicas import ReplicaPair, replica_pair
 
 # The outcome of races varies, so what Hypothesis draws must not depend on the state: it draws
 # step factories ("complete the third newest attempt"), which are resolved when they run.

@@ -13,13 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from support.buffered import Producer, batch_target
-from support.dispatcher import Secrets
-from support.fuzzing import Fuzzer, fuzzed_dispatcher
-from support.lifecycle import Attempt, Bench
-from support.openapi_calls import bounded, bounded_malformed, labels, negative, positive, validate
-from support.postgres import Templates
+from support.data.buffered import Producer, batch_target
+from support.fuzz.fuzzing import Fuzzer, fuzzed_dispatcher
+from support.fuzz.openapi_calls import (
+    bounded,
+    bounded_malformed,
+    labels,
+    negative,
+    positive,
+    validate,
+)
+from support.lifecycle.lifecycle import Attempt, Bench
 from support.reference import DIRECTORY, openapi
+from support.services.dispatcher import Secrets
+from support.services.postgres import Templates
 from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS
 from trace_etl.dispatcher.task_api.openapi import pages
 

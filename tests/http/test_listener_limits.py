@@ -23,10 +23,10 @@ import pytest
 import uvloop
 from prometheus_client import REGISTRY
 
-from support.console import running_console
-from support.dispatcher import Secrets, live
-from support.postgres import Templates, copied
-from support.query import running_query_service
+from support.services.console import running_console
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
+from support.services.query import running_query_service
 from support.waiting import eventually
 from trace_etl.devtools.devchain.rpc.httpd import listen
 from trace_etl.http.metrics_server import start_metrics_server

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
-from support.postgres import Templates, copied
-from support.query import running_query_service
+from support.lifecycle.lifecycle import Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
+from support.services.query import running_query_service
 from support.users import new_org, new_user
 from trace_etl.dispatcher.user_api.routes import metrics
 from trace_etl.http.server.listeners import Listener, Tls, serve

@@ -4,10 +4,10 @@ from datetime import timedelta
 from itertools import pairwise
 
 from support import queue_tables
-from support.dags import QUICKSTART
-from support.dispatcher import Live
-from support.lifecycle import bench, write_parquet_output
-from support.postgres import sql
+from support.dags.dags import QUICKSTART
+from support.lifecycle.lifecycle import bench, write_parquet_output
+from support.services.dispatcher import Live
+from support.services.postgres import sql
 from trace_etl.queues.pgqueue import PgQueue
 
 

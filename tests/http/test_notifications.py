@@ -13,9 +13,9 @@ from uuid import uuid4
 
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, bench
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Attempt, Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from trace_etl.dispatcher.loops import notifier
 
 SECRET = "the-secret"

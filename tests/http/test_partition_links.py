@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.lifecycle import Attempt, Bench
+from support.lifecycle.lifecycle import Attempt, Bench
 
 
 def block_hash(number: int, fork: str) -> str:

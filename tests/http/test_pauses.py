@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from support.cli import connected_cli
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
-from support.postgres import Templates, copied
-from support.pressure import Graph, balance, graph
+from support.dags.pressure import Graph, balance, graph
+from support.lifecycle.lifecycle import Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from support.users import new_org, new_user
 
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support import buffered
-from support.buffered import Producer, SinkSetup, running_sink
-from support.dispatcher import Secrets
-from support.lifecycle import Attempt
-from support.postgres import Templates
+from support.data import buffered
+from support.data.buffered import Producer, SinkSetup, running_sink
+from support.lifecycle.lifecycle import Attempt
+from support.services.dispatcher import Secrets
+from support.services.postgres import Templates
 from trace_etl.model.storage import hot_table
 from trace_etl.queues.queue import dead_letter_queue
 from trace_etl.sink.sink import QUEUE

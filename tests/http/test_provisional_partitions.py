@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import httpx
 
-from support.delivery_consumer import DeliveryConsumer
-from support.lifecycle import Attempt, Bench, rows_hash
+from support.data.delivery_consumer import DeliveryConsumer
+from support.lifecycle.lifecycle import Attempt, Bench, rows_hash
 
 _DAG = """
 name: {name}

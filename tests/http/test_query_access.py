@@ -10,9 +10,9 @@ import jwt
 import pyarrow as pa
 import pytest
 
-from support.dispatcher import Secrets
-from support.postgres import sql
-from support.query import ORG, QuerySetup, running_query_service
+from support.services.dispatcher import Secrets
+from support.services.postgres import sql
+from support.services.query import ORG, QuerySetup, running_query_service
 from support.waiting import eventually
 from trace_etl.lite.credentials import keys
 from trace_etl.model.roles import may_read

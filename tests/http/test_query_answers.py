@@ -2,8 +2,8 @@
 
 import duckdb
 
-from support.generated_selects import EVENTS_DAG, commit_events, make_selects, read_rows
-from support.query import QuerySetup
+from support.services.query import QuerySetup
+from support.sql.generated_selects import EVENTS_DAG, commit_events, make_selects, read_rows
 
 DAG = EVENTS_DAG
 SELECTS = 100

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.dispatcher import Secrets
-from support.query import LiveQuery, QuerySetup, Warehouse, running_query_service
+from support.services.dispatcher import Secrets
+from support.services.query import LiveQuery, QuerySetup, Warehouse, running_query_service
 from support.waiting import eventually
 
 DAG = """

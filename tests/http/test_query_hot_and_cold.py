@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from support.dispatcher import Secrets
-from support.postgres import Templates
-from support.query import QuerySetup, opened_warehouse
+from support.services.dispatcher import Secrets
+from support.services.postgres import Templates
+from support.services.query import QuerySetup, opened_warehouse
 from trace_etl.data import connection, hot_tables
 from trace_etl.model.storage import hot_table
 from trace_etl.query.pins import join_ranges

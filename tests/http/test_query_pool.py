@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.duckdb_corpus import EXHAUSTING, HARMLESS, HOSTILE, fill_in
+from support.sql.duckdb_corpus import EXHAUSTING, HARMLESS, HOSTILE, fill_in
 from trace_etl.http.fair_slots import FairSlots
 from trace_etl.model.errors import Invalid, TraceError, Unavailable
 from trace_etl.model.result_formats import ResultFormat

@@ -21,10 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.dispatcher import Secrets
-from support.duckdb_corpus import HOSTILE, fill_in
-from support.postgres import Templates, sql
-from support.query import (
+from support.services.dispatcher import Secrets
+from support.services.postgres import Templates, sql
+from support.services.query import (
     ORG,
     LiveQuery,
     QuerySetup,
@@ -32,6 +31,7 @@ from support.query import (
     running_query_service,
     settings,
 )
+from support.sql.duckdb_corpus import HOSTILE, fill_in
 from support.waiting import eventually
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.query.sql.sql_guard import is_refused

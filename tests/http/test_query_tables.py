@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.buffered import write_rows
-from support.dispatcher import Secrets
-from support.postgres import sql
-from support.query import QuerySetup, running_query_service
+from support.data.buffered import write_rows
+from support.services.dispatcher import Secrets
+from support.services.postgres import sql
+from support.services.query import QuerySetup, running_query_service
 from support.waiting import eventually
 from trace_etl.data import appends, buffers, connection, hot_tables
 from trace_etl.data.appends import AppendTarget

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from support.delivery_consumer import DeliveryConsumer
-from support.lifecycle import Attempt, Bench
-from support.rollouts import RolloutDag
+from support.dags.rollouts import RolloutDag
+from support.data.delivery_consumer import DeliveryConsumer
+from support.lifecycle.lifecycle import Attempt, Bench
 
 TEXTS: list[dict[str, Any]] = [
     {},

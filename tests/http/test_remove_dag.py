@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from support.lifecycle import Bench
-from support.rollouts import RolloutDag
+from support.dags.rollouts import RolloutDag
+from support.lifecycle.lifecycle import Bench
 
 READER = """
 name: {name}

@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import uuid4
 
-from support.lifecycle import Bench, Dag, run_concurrently
+from support.lifecycle.lifecycle import Bench, Dag, run_concurrently
 
 
 def fail(bench: Bench, task_id: str, code: str = "operator_failed") -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.lifecycle import Bench
-from support.rollouts import RolloutDag
+from support.dags.rollouts import RolloutDag
+from support.lifecycle.lifecycle import Bench
 
 THREE = ["0-9", "10-19", "20-29"]
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.dispatcher import Live, Secrets, live
-from support.lifecycle import Attempt, Bench, bench, run_concurrently
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Attempt, Bench, bench, run_concurrently
+from support.services.dispatcher import Live, Secrets, live
+from support.services.postgres import Templates, copied
 from trace_etl.state.db.connection import Connection
 from trace_etl.state.routing import events
 

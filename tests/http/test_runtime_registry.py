@@ -1,7 +1,7 @@
 """The registry of runtimes over HTTP: its list, refused deploys, and the queue of a runtime."""
 
 from support import queue_tables
-from support.lifecycle import Bench
+from support.lifecycle.lifecycle import Bench
 
 
 def test_the_registry_is_listed_with_limits_and_workers(shared: Bench) -> None:

@@ -12,8 +12,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from support.dispatcher import Live, Secrets, live
-from support.postgres import Templates, copied, sql
+from support.services.dispatcher import Live, Secrets, live
+from support.services.postgres import Templates, copied, sql
 from trace_etl.http.server.listeners import Listener, Tls, serve
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.model.errors import Unavailable

@@ -9,7 +9,7 @@ import httpx
 import jwt
 import pytest
 
-from support.lifecycle import Bench
+from support.lifecycle.lifecycle import Bench
 from trace_etl.dispatcher.task_api.endpoints import ENDPOINTS
 from trace_etl.dispatcher.user_api.roles import ROLES, SIGNED
 from trace_etl.lite.credentials import keys

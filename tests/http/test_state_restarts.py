@@ -10,10 +10,10 @@ import httpx
 import psycopg
 import pytest
 
-from support.buffered import Producer, batch_target
-from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, bench, run_concurrently
-from support.postgres import Templates, copied, until_blocked
+from support.data.buffered import Producer, batch_target
+from support.lifecycle.lifecycle import Attempt, Bench, bench, run_concurrently
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied, until_blocked
 
 
 @pytest.fixture

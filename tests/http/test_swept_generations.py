@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from support.dispatcher import Live
-from support.lifecycle import Bench, bench
-from support.rollouts import RolloutDag
+from support.dags.rollouts import RolloutDag
+from support.lifecycle.lifecycle import Bench, bench
+from support.services.dispatcher import Live
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.storage import retired_generations
 

@@ -13,9 +13,9 @@ import httpx
 import jwt
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, bench
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Attempt, Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from support.waiting import eventually
 from trace_etl.lite.credentials import keys
 from trace_etl.sandbox.broker.broker import AttemptIdentity, Broker, PlatformClients

@@ -20,10 +20,10 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
-from support.dispatcher import Secrets, _client, live
-from support.lifecycle import Attempt, Bench, bench
-from support.postgres import Templates, copied
-from support.query import LiveQuery, running_query_service
+from support.lifecycle.lifecycle import Attempt, Bench, bench
+from support.services.dispatcher import Secrets, _client, live
+from support.services.postgres import Templates, copied
+from support.services.query import LiveQuery, running_query_service
 from support.waiting import eventually
 from trace_etl.data import connection, hot_tables
 from trace_etl.lite.credentials import keys

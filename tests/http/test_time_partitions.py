@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from support.clock import Clock
-from support.delivery_consumer import DeliveryConsumer
-from support.lifecycle import Attempt, Bench, rows_hash
+from support.dags.clock import Clock
+from support.data.delivery_consumer import DeliveryConsumer
+from support.lifecycle.lifecycle import Attempt, Bench, rows_hash
 
 _DAG = """
 name: {name}

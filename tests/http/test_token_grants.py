@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import jwt
 
-from support.lifecycle import Attempt, Bench
+from support.lifecycle.lifecycle import Attempt, Bench
 from trace_etl.api.task.capability import Reads, parse_read_grants, parse_reads
 from trace_etl.model.storage import hot_table
 

@@ -6,8 +6,8 @@ from typing import Any
 import jwt
 import pytest
 
-from support.clock import Clock
-from support.lifecycle import Attempt, Bench
+from support.dags.clock import Clock
+from support.lifecycle.lifecycle import Attempt, Bench
 from trace_etl.http.clients.dispatcher_client import _CLAIM_REPLY
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.routing.reconcile import compare_partitions

@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from support.buffered import publish_unwritten
-from support.lifecycle import Bench
+from support.data.buffered import publish_unwritten
+from support.lifecycle.lifecycle import Bench
 from support.reference import openapi
 from support.users import new_org, new_user
 from trace_etl.dispatcher.user_api.roles import ROLES, SIGNED

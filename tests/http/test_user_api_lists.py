@@ -8,9 +8,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, Dag, bench
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Bench, Dag, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from support.users import new_org, new_user
 
 LISTS = {

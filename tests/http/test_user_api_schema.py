@@ -12,13 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.routing import Route
 
-from support.buffered import publish_unwritten
-from support.dispatcher import Secrets
-from support.fuzzing import Fuzzer, fuzzed_dispatcher
-from support.lifecycle import Bench
-from support.openapi_calls import bounded, bounded_malformed, labels, negative, positive, validate
-from support.postgres import Templates
+from support.data.buffered import publish_unwritten
+from support.fuzz.fuzzing import Fuzzer, fuzzed_dispatcher
+from support.fuzz.openapi_calls import (
+    bounded,
+    bounded_malformed,
+    labels,
+    negative,
+    positive,
+    validate,
+)
+from support.lifecycle.lifecycle import Bench
 from support.reference import DIRECTORY, openapi
+from support.services.dispatcher import Secrets
+from support.services.postgres import Templates
 from support.users import new_user
 from trace_etl.dispatcher.user_api.openapi import pages
 

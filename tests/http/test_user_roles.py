@@ -9,7 +9,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from support.lifecycle import Bench
+from support.lifecycle.lifecycle import Bench
 from support.users import new_org, new_user
 from trace_etl.dispatcher.user_api.roles import ROLES, SIGNED, labels
 from trace_etl.dispatcher.user_api.routers import ROUTERS

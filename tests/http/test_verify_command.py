@@ -13,11 +13,11 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from support.dispatcher import Live, Secrets, live
-from support.faulty_node import Calls, FaultyNode
-from support.lifecycle import Attempt, Bench, bench, run_concurrently
-from support.postgres import Templates, copied
-from support.rollouts import RolloutDag
+from support.chain.faulty_node import Calls, FaultyNode
+from support.dags.rollouts import RolloutDag
+from support.lifecycle.lifecycle import Attempt, Bench, bench, run_concurrently
+from support.services.dispatcher import Live, Secrets, live
+from support.services.postgres import Templates, copied
 from support.waiting import eventually
 from trace_etl.api.task.payload import Storage
 from trace_etl.cli.main import app

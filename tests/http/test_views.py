@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from support.lifecycle import Bench, Dag
+from support.lifecycle.lifecycle import Bench, Dag
 from support.waiting import eventually
 from trace_etl.dispatcher.user_api.routes.data import partition_map
 from trace_etl.dispatcher.user_api.routes.views import overview

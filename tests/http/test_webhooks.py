@@ -13,9 +13,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench, run_concurrently
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Bench, bench, run_concurrently
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from support.users import new_org, new_user
 
 SECRET = "correct horse battery staple"  # a line is one secret, also with spaces

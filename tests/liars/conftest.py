@@ -4,8 +4,8 @@ from collections.abc import Generator
 
 import pytest
 
-from support.lying_node import FAULTS, LAST, LyingNode
-from support.whole_stack import Stack, running_stack
+from support.chain.lying_node import FAULTS, LAST, LyingNode
+from support.services.whole_stack import Stack, running_stack
 from trace_etl.devtools.devchain import DevChain
 
 

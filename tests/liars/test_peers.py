@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from support import cryo
-from support.lying_node import FAULTS, LAST, LyingNode
+from support.chain import cryo
+from support.chain.lying_node import FAULTS, LAST, LyingNode
 
 ETL = Path(sys.prefix) / "ethereum-etl" / "bin" / "ethereumetl"
 TABLES = ("blocks", "transactions", "logs")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from support.chain_rows import as_json, expected
-from support.lying_node import FAULTS, LAST
+from support.chain.chain_rows import as_json, expected
+from support.chain.lying_node import FAULTS, LAST
+from support.services.whole_stack import Stack, connect
 from support.waiting import eventually
-from support.whole_stack import Stack, connect
 from trace_etl.cli.client import RequestRejected, StackClient
 from trace_etl.devtools.devchain import DevChain
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support import cryo
-from support.spark_tasks import directory, ingest
+from support.chain import cryo
+from support.spark.spark_tasks import directory, ingest
 from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.evm.tables import SCHEMAS
 from trace_etl.spark.runner import SparkRunner

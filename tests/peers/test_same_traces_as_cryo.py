@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support import cryo
-from support.faulty_node import Calls, FaultyNode, Reply
+from support.chain import cryo
+from support.chain.faulty_node import Calls, FaultyNode, Reply
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource
 from trace_etl.spark.evm.tables import SCHEMAS, build_table
 

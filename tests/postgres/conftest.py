@@ -5,9 +5,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.postgres import Templates, copied
+from support.services.postgres import Templates, copied
 from trace_etl.data import appends, connection, hot_tables, table_reader
 from trace_etl.data.appends import AppendTarget
 from trace_etl.data.columns import arrow_schema, arrow_type, postgres_type

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, bench
-from support.postgres import Templates, copied
-from support.pressure import Graph, graph
+from support.dags.pressure import Graph, graph
+from support.lifecycle.lifecycle import Attempt, Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from trace_etl.queues.pgqueue import PgQueue
 
 DRAIN_TIMEOUT = 120.0

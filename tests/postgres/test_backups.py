@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from support.postgres import sql
+from support.services.postgres import sql
 from trace_etl.api.proof.certificates import StoredCertificate
 from trace_etl.api.task.lifecycle import SuccessFile, SuccessMarker
 from trace_etl.data import migrations as data_migrations

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from support.chain_rows import expected
-from support.faulty_node import Calls, FaultyNode, Reply
-from support.following import FollowedChain, catch_up, hot_outputs, new_stream
-from support.growing_chain import GrowingChain, new_chain
-from support.postgres import Templates, copied, sql
-from support.spark_tasks import task
+from support.chain.chain_rows import expected
+from support.chain.faulty_node import Calls, FaultyNode, Reply
+from support.chain.growing_chain import GrowingChain, new_chain
+from support.services.postgres import Templates, copied, sql
+from support.spark.following import FollowedChain, catch_up, hot_outputs, new_stream
+from support.spark.spark_tasks import task
 from trace_etl.data.errors import DataUnavailable, OtherChain, StaleWriter
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.devtools.devchain.chain.devchain import ReorgAt

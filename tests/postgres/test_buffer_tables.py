@@ -8,8 +8,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from support.buffered import write_rows
-from support.postgres import Templates, copied
+from support.data.buffered import write_rows
+from support.services.postgres import Templates, copied
 from trace_etl.data import buffers, connection
 from trace_etl.data.buffers import BufferTable, WrittenBatch
 from trace_etl.model.storage import hot_table

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from trace_etl.dispatcher.user_api.routes.changes import _id, _position
 from trace_etl.state.feed import changes
 from trace_etl.state.feed.changes import ChangePosition

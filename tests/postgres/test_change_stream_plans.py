@@ -8,9 +8,9 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from support.users import new_org
 from trace_etl.state.feed import changes
 from trace_etl.state.feed.changes import ChangePosition

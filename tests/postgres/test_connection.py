@@ -9,7 +9,7 @@ from psycopg import DataError, OperationalError
 from psycopg.errors import DivisionByZero, SyntaxError, UniqueViolation
 from psycopg.pq import TransactionStatus
 
-from support.postgres import sql
+from support.services.postgres import sql
 from support.waiting import eventually
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.state.db.connection import Connection

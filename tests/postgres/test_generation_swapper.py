@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from support.lifecycle import Bench, run_behind_lock, run_concurrently
-from support.rollouts import RolloutDag
+from support.dags.rollouts import RolloutDag
+from support.lifecycle.lifecycle import Bench, run_behind_lock, run_concurrently
 
 # Two datasets whose versions move together, and the partitions committed to each, in one snapshot.
 _READ_BOTH = """

@@ -20,9 +20,9 @@ from psycopg.adapt import Transformer
 from psycopg.sql import SQL, Literal
 
 from support import queue_tables
-from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, bench
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Attempt, Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from trace_etl.model.task import Fence
 from trace_etl.queues import pgqueue
 from trace_etl.state.catalog import datasets

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from support import queue_tables
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench, run_concurrently
-from support.postgres import Templates, copied
-from support.pressure import balance, graph
+from support.dags.pressure import balance, graph
+from support.lifecycle.lifecycle import Bench, bench, run_concurrently
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, Dag, bench, run_concurrently
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Attempt, Bench, Dag, bench, run_concurrently
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 
 
 @pytest.fixture

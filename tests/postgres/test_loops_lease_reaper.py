@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from support.lifecycle import Attempt, Bench, run_behind_lock
+from support.lifecycle.lifecycle import Attempt, Bench, run_behind_lock
 from support.waiting import eventually
 from trace_etl.dispatcher.loops.lease_reaper import LeaseReaper
 from trace_etl.queues.pgqueue import PgQueue

@@ -10,9 +10,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from support import queue_tables
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench, run_concurrently
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Bench, bench, run_concurrently
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from trace_etl.dispatcher.loops.outbox_publisher import OutboxPublisher
 from trace_etl.lite.processes.ports import free_port
 from trace_etl.state.db.pool import transaction

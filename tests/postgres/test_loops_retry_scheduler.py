@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from support.lifecycle import Bench, run_behind_lock
+from support.lifecycle.lifecycle import Bench, run_behind_lock
 
 
 def fail_a_task(bench: Bench, options: str = "") -> str:

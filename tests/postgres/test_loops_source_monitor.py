@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from support.dispatcher import MAX_SECONDS
-from support.lifecycle import Attempt, Bench, run_concurrently
-from support.pressure import balance
+from support.dags.pressure import balance
+from support.lifecycle.lifecycle import Attempt, Bench, run_concurrently
+from support.services.dispatcher import MAX_SECONDS
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.queues.pgqueue import PgQueue

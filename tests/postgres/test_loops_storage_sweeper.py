@@ -10,13 +10,13 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from support.buffered import SinkSetup, running_sink
 from support.cli import connected_cli
-from support.dispatcher import Secrets
-from support.lifecycle import Attempt, Bench, parquet_file
-from support.postgres import Templates
-from support.rollouts import RolloutDag
-from support.storage_model import ORG, StoredObjects
+from support.dags.rollouts import RolloutDag
+from support.data.buffered import SinkSetup, running_sink
+from support.data.storage_model import ORG, StoredObjects
+from support.lifecycle.lifecycle import Attempt, Bench, parquet_file
+from support.services.dispatcher import Secrets
+from support.services.postgres import Templates
 from trace_etl.lite.backup import contents
 from trace_etl.model.storage import attempt_prefix, buffer_prefix, generation_prefix
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from support import queue_tables
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench, run_concurrently
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Bench, bench, run_concurrently
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 
 
 @pytest.fixture

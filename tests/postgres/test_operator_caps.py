@@ -7,10 +7,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench, run_concurrently
-from support.postgres import Templates, copied
-from support.pressure import Graph, graph
+from support.dags.pressure import Graph, graph
+from support.lifecycle.lifecycle import Bench, bench, run_concurrently
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from support.waiting import eventually
 from trace_etl.state.db.connection import Connection
 from trace_etl.state.tasks import capped_claims

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.postgres import sql
+from support.services.postgres import sql
 from trace_etl.lite.postgres.databases import Dsns
 
 _DEFAULT = """

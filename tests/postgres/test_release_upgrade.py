@@ -20,11 +20,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from support.buffered import SinkSetup, running_sink_on
-from support.dispatcher import Secrets
-from support.lifecycle import Bench
-from support.postgres import ADVANCE_TRANSACTIONS, Templates, drop_database, sql
-from support.rollouts import RolloutDag
+from support.dags.rollouts import RolloutDag
+from support.data.buffered import SinkSetup, running_sink_on
+from support.lifecycle.lifecycle import Bench
+from support.services.dispatcher import Secrets
+from support.services.postgres import ADVANCE_TRANSACTIONS, Templates, drop_database, sql
 from trace_etl.data import migrations as data_migrations
 from trace_etl.lite.postgres import databases
 from trace_etl.queues.pgqueue import PgQueue

@@ -9,9 +9,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
-from support.postgres import Templates, copied, sql
+from support.lifecycle.lifecycle import Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied, sql
 from trace_etl.data import appends, connection, hot_tables, retired_tables
 from trace_etl.data.appends import AppendTarget
 from trace_etl.http.clients.sink_client import SinkClient

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
+from support.lifecycle.lifecycle import Bench, bench
+from support.services.dispatcher import Secrets, live
 from support.waiting import eventually
 from trace_etl.data import migrations as data_migrations
 from trace_etl.lite.postgres import databases

@@ -8,10 +8,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import bench
-from support.postgres import Templates, copied, drop_database, sql
-from support.rollouts import RolloutDag
+from support.dags.rollouts import RolloutDag
+from support.lifecycle.lifecycle import bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied, drop_database, sql
 from trace_etl.lite.postgres import databases
 from trace_etl.state.db import migrations
 

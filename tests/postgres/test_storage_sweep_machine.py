@@ -22,10 +22,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Attempt, Bench, Dag, bench, run_concurrently
-from support.postgres import Templates, copied
-from support.storage_model import Died, StoredObjects, dying_after
+from support.data.storage_model import Died, StoredObjects, dying_after
+from support.lifecycle.lifecycle import Attempt, Bench, Dag, bench, run_concurrently
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 
 ANY = st.integers(0, 7)
 DAYS = st.sampled_from([2, 8, 40])

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from support.dispatcher import Secrets, live
-from support.lifecycle import Bench, bench
-from support.postgres import Templates, copied
+from support.lifecycle.lifecycle import Bench, bench
+from support.services.dispatcher import Secrets, live
+from support.services.postgres import Templates, copied
 from trace_etl.state.tasks import task_counts
 
 STATUSES = ("Queued", "Running", "Completed", "Failed", "Canceled")

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from support.postgres import Templates, copied
-from support.spark_tasks import task
+from support.services.postgres import Templates, copied
+from support.spark.spark_tasks import task
 from trace_etl.api.task.checks import TaskCheck
 from trace_etl.api.task.payload import TaskInput, TaskOutput, TaskPayload
 from trace_etl.data import migrations

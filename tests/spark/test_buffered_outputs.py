@@ -7,9 +7,9 @@ from uuid import UUID, uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from support.buffered import write_rows
-from support.postgres import Templates, copied
-from support.spark_tasks import task
+from support.data.buffered import write_rows
+from support.services.postgres import Templates, copied
+from support.spark.spark_tasks import task
 from trace_etl.api.task.buffers import MAX_BATCH_BYTES, BufferBatch
 from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.data import buffers, connection

@@ -9,8 +9,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from support.dispatcher import Live, Secrets, live
-from support.postgres import Templates, copied
+from support.services.dispatcher import Live, Secrets, live
+from support.services.postgres import Templates, copied
 from support.waiting import eventually
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.lite.postgres.databases import Dsns

@@ -8,8 +8,8 @@ import orjson
 import pytest
 import rlp
 
-from support.faulty_node import Calls, FaultyNode, Reply
-from support.forged_blocks import CHAINS, DEPOSIT, FORKS, make_block
+from support.chain.faulty_node import Calls, FaultyNode, Reply
+from support.chain.forged_blocks import CHAINS, DEPOSIT, FORKS, make_block
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.dag.chain.tables import CHAIN_TABLES, ColumnChoice, list_columns
 from trace_etl.spark.errors import ChainMismatch

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support import spark_tasks as tasks
+from support.spark import spark_tasks as tasks
 from trace_etl.api.task.checks import CheckResult
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.spark.errors import BadSql, CheckFailed

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.dispatcher import Live
+from support.services.dispatcher import Live
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
 

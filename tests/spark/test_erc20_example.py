@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from support.chain_rows import expected
-from support.dag_runs import run_dag
-from support.spark_tasks import rows
+from support.chain.chain_rows import expected
+from support.spark.dag_runs import run_dag
+from support.spark.spark_tasks import rows
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.spark.runner import SparkRunner
 

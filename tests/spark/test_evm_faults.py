@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from support.chain_rows import expected
-from support.faulty_node import Calls, FaultyNode, Reply
+from support.chain.chain_rows import expected
+from support.chain.faulty_node import Calls, FaultyNode, Reply
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.spark.errors import ChainMismatch, RpcRefused, RpcUnreachable

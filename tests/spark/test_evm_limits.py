@@ -8,8 +8,8 @@ from time import time
 import orjson
 import pytest
 
-from support.chain_rows import expected
-from support.faulty_node import Calls, FaultyNode, Reply
+from support.chain.chain_rows import expected
+from support.chain.faulty_node import Calls, FaultyNode, Reply
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource
 from trace_etl.spark.evm.rpc.endpoint import parse_retry_after

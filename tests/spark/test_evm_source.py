@@ -6,8 +6,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from support.chain_rows import expected
-from support.faulty_node import FaultyNode
+from support.chain.chain_rows import expected
+from support.chain.faulty_node import FaultyNode
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.spark.errors import parse_executor_error
 

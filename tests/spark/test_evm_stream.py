@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from support.chain_rows import expected
+from support.chain.chain_rows import expected
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.devtools.devchain.rpc.server import RunningServer
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.faulty_node import Calls, FaultyNode, Reply
+from support.chain.faulty_node import Calls, FaultyNode, Reply
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.spark.errors import NotFinal, RpcRefused, RpcUnreachable
 from trace_etl.spark.evm.fetch import RpcSource

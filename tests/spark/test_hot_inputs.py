@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from support.chain_rows import expected
-from support.following import FollowedChain, catch_up, new_stream
-from support.postgres import Templates, copied
-from support.spark_tasks import rows, select
+from support.chain.chain_rows import expected
+from support.services.postgres import Templates, copied
+from support.spark.following import FollowedChain, catch_up, new_stream
+from support.spark.spark_tasks import rows, select
 from trace_etl.api.task.payload import Scope, TaskInput
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.objects.file_store import FileStore

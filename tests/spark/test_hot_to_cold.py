@@ -8,10 +8,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from support.chain_rows import expected
-from support.following import FollowedChain, catch_up, new_stream
-from support.postgres import Templates, copied
-from support.spark_tasks import as_input, range_scope, rows, task
+from support.chain.chain_rows import expected
+from support.services.postgres import Templates, copied
+from support.spark.following import FollowedChain, catch_up, new_stream
+from support.spark.spark_tasks import as_input, range_scope, rows, task
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import InputPartition, TaskPayload
 from trace_etl.devtools.devchain import DevChain

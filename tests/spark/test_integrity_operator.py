@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.spark_tasks import as_input, ingest, range_scope, rows, task
+from support.spark.spark_tasks import as_input, ingest, range_scope, rows, task
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.operators.integrity_check import sample_ranges

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from support.chain_rows import expected
-from support.faulty_node import Calls, FaultyNode
+from support.chain.chain_rows import expected
+from support.chain.faulty_node import Calls, FaultyNode
 from trace_etl.api.task.verification import VerifiedRange
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.devtools.devchain import DevChain

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from support.packaging import install_example, install_test_operators
-from support.spark_tasks import as_input, ingest, range_scope, rows, select, task
+from support.spark.spark_tasks import as_input, ingest, range_scope, rows, select, task
 from support.waiting import eventually
 from trace_etl.http.clients.dispatcher_client import Refused
 from trace_etl.spark.errors import TaskCanceled

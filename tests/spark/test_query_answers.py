@@ -4,10 +4,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from support.dispatcher import Secrets
-from support.generated_selects import EVENTS_DAG, commit_events, make_selects, read_rows
-from support.postgres import Templates
-from support.query import opened_warehouse
+from support.services.dispatcher import Secrets
+from support.services.postgres import Templates
+from support.services.query import opened_warehouse
+from support.sql.generated_selects import EVENTS_DAG, commit_events, make_selects, read_rows
 
 SELECTS = 30
 

@@ -10,8 +10,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from support.chain_rows import expected
-from support.spark_tasks import (
+from support.chain.chain_rows import expected
+from support.spark.spark_tasks import (
     as_input,
     directory,
     ingest,

@@ -23,8 +23,8 @@ PRELUDE = """
 import os, signal, sys, threading, time, traceback
 from pathlib import Path
 import structlog
-from support.spark_tasks import rows, select
-from support.stream_runs import FollowerAttempts
+from support.spark.spark_tasks import rows, select
+from support.spark.stream_runs import FollowerAttempts
 from support.waiting import eventually
 from trace_etl.spark.errors import SparkLost, SparkNotStarted, TaskCanceled
 from trace_etl.spark.runner import SparkRunner

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from support.faulty_node import Calls, FaultyNode, Reply
-from support.spark_tasks import directory, ingest, marker, rows, select
+from support.chain.faulty_node import Calls, FaultyNode, Reply
+from support.spark.spark_tasks import directory, ingest, marker, rows, select
 from support.waiting import eventually
 from trace_etl.spark.errors import TaskCanceled
 from trace_etl.spark.runner import SparkRunner

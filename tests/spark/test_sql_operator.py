@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from support.chain_rows import expected
-from support.spark_tasks import (
+from support.chain.chain_rows import expected
+from support.spark.spark_tasks import (
     as_input,
     directory,
     ingest,

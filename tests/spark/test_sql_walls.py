@@ -11,8 +11,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from support.harmless_selects import HARMLESS
-from support.hostile_selects import hostile_selects, hostile_statements
+from support.sql.harmless_selects import HARMLESS
+from support.sql.hostile_selects import hostile_selects, hostile_statements
 from trace_etl.spark.errors import BadSql
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.sql_guard.plan_tree import SqlParser

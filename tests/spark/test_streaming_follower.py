@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from support.faulty_node import Calls, FaultyNode, Reply
-from support.following import KINDS, FollowedChain, catch_up, hot_outputs, new_stream
-from support.growing_chain import GrowingChain, new_chain
-from support.postgres import Templates, copied, sql
-from support.spark_tasks import task
+from support.chain.faulty_node import Calls, FaultyNode, Reply
+from support.chain.growing_chain import GrowingChain, new_chain
+from support.services.postgres import Templates, copied, sql
+from support.spark.following import KINDS, FollowedChain, catch_up, hot_outputs, new_stream
+from support.spark.spark_tasks import task
 from support.waiting import eventually
 from trace_etl.data.errors import StaleWriter
 from trace_etl.devtools.devchain import start_server

@@ -12,8 +12,8 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 import pytest
 
-from support.chain_rows import expected
-from support.spark_tasks import (
+from support.chain.chain_rows import expected
+from support.spark.spark_tasks import (
     as_input,
     directory,
     ingest,

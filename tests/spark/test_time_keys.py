@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from support.chain_rows import expected
-from support.spark_tasks import as_input, ingest, rows, select
+from support.chain.chain_rows import expected
+from support.spark.spark_tasks import as_input, ingest, rows, select
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.spark.errors import BadTask

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.faulty_node import Calls, FaultyNode, Reply
-from support.forged_blocks import CHAINS, DEPOSIT, FORKS, make_block
+from support.chain.faulty_node import Calls, FaultyNode, Reply
+from support.chain.forged_blocks import CHAINS, DEPOSIT, FORKS, make_block
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.dag.chain.tables import ColumnChoice
 from trace_etl.spark.errors import ChainMismatch

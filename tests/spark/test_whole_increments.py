@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from support.spark_tasks import as_input, directory, marker, output_of, rows, select, task
+from support.spark.spark_tasks import as_input, directory, marker, output_of, rows, select, task
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.spark.increments import find_merge
 from trace_etl.spark.runner import SparkRunner

@@ -6,7 +6,7 @@ import zipfile
 
 import httpx
 
-from support.lifecycle import Bench
+from support.lifecycle.lifecycle import Bench
 from trace_etl.api.user.dags.udf import PART_BYTES
 
 

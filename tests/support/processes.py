@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 
 import httpx
 
-from support.dispatcher import Secrets
+from support.services.dispatcher import Secrets
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port
 

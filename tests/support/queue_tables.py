@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from support.postgres import sql
+from support.services.postgres import sql
 
 MESSAGES = "SELECT queue, body FROM queue.messages ORDER BY message_id"
 

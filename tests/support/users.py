@@ -7,7 +7,7 @@ from uuid import uuid4
 import httpx
 import jwt
 
-from support.lifecycle import Bench
+from support.lifecycle.lifecycle import Bench
 from trace_etl.lite.credentials import keys
 
 

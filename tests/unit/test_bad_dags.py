@@ -5,7 +5,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from support.dags import QUICKSTART
+from support.dags.dags import QUICKSTART
 from trace_etl.dag.parsing import dag_schema, parse_dag
 from trace_etl.dag.positions import locate
 from trace_etl.model.errors import Invalid

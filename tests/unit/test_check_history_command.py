@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
-from support.histories import HistoryBuilder
+from support.lifecycle.histories import HistoryBuilder
 from trace_etl.cli.main import app
 
 GOOD = HistoryBuilder().claim(0, "t").complete(1, "t")

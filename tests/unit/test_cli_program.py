@@ -16,7 +16,7 @@ import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from support.dispatcher import Secrets
+from support.services.dispatcher import Secrets
 from support.waiting import eventually
 from trace_etl import __version__
 from trace_etl.cli import output

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.dags import QUICKSTART
+from support.dags.dags import QUICKSTART
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.errors import Fault, Invalid
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.dags import QUICKSTART
+from support.dags.dags import QUICKSTART
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.dag import Dag, Job, JobInput
 from trace_etl.policy.deploy.deploy_plan import (

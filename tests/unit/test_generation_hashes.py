@@ -1,6 +1,6 @@
 """The jobs that get a new generation when a definition changes."""
 
-from support.dags import QUICKSTART
+from support.dags.dags import QUICKSTART
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.policy.deploy.generations import generation_hashes
 

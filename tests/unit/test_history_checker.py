@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.histories import HistoryBuilder, event, iso, publication, uid
+from support.lifecycle.histories import HistoryBuilder, event, iso, publication, uid
 from trace_etl.devtools.history.checker import check
 from trace_etl.devtools.history.lines import Unreadable, parse
 from trace_etl.devtools.history.report import HistoryReport, Invariant

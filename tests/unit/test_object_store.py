@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from support.store_contract import StoreContract
+from support.data.store_contract import StoreContract
 from trace_etl.objects.errors import (
     InvalidKey,
     NotAnObject,

@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from support.spark_tasks import select
+from support.spark.spark_tasks import select
 from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.errors import SparkLost, TaskCanceled
 from trace_etl.spark.runner import SparkRunner

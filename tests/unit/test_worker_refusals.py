@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from support.functions import Platform, make_invocation, platform
-from support.spark_tasks import task
+from support.spark.spark_tasks import task
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.payload import InvalidScope, Scope
 from trace_etl.dag.runtimes import shipped_runtimes

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from support.spark_tasks import task
+from support.spark.spark_tasks import task
 from support.waiting import eventually
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.queues.queue import Message

@@ -1,0 +1,1 @@
+"""Nodes and chains: real, generated, forged, faulty and lying ones."""

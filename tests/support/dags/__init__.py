@@ -1,0 +1,1 @@
+"""DAG files for tests."""

@@ -1,0 +1,1 @@
+"""Datasets, hot tables and stored objects, and consumers of them."""

@@ -1,0 +1,1 @@
+"""Damaged requests and random calls."""

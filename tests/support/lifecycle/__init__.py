@@ -1,0 +1,1 @@
+"""The task lifecycle: steps, a model of it, and recorded histories."""

@@ -1,0 +1,1 @@
+"""Real services in threads and processes, and whole stacks."""

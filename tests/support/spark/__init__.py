@@ -1,0 +1,1 @@
+"""Spark clusters, and tasks that run on them without a Dispatcher."""

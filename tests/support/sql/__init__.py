@@ -1,0 +1,1 @@
+"""SELECTs for the SQL guards: hostile, harmless and generated ones."""

@@ -4,13 +4,7 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-
-class TaskStatus(StrEnum):
-    QUEUED = "Queued"
-    RUNNING = "Running"
-    COMPLETED = "Completed"
-    FAILED = "Failed"
-    CANCELED = "Canceled"
+TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 
 
 class NotClaimedReason(StrEnum):

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from trace_etl.model.task import TaskStatus
 
-@dataclass(frozen=True)
+
+@dataclass
 class TaskFacts:
     """The state of a task, from which the explanation is made."""
 
-    status: str
+    status: TaskStatus
     runtime: str
     queued_at: datetime
     retry_at: datetime | None
@@ -20,17 +22,18 @@ class TaskFacts:
     paused_by: str | None
     max_concurrency: int | None
     running_in_job: int
-    runtime_has_workers: bool | None
-    """None: unknown, because the queue does not answer."""
     error_message: str | None
-    operator_cap: int | None = None
-    running_of_operator: int = 0
-    held_by: str | None = None
+    operator_cap: int | None
+    running_of_operator: int
+    held_by: str | None
     """The failed data check that keeps the task from starting."""
 
 
-def explain_task(facts: TaskFacts) -> str | None:
-    """Return why a task is not running; None: it is running, completed or canceled."""
+def explain_task(facts: TaskFacts, runtime_has_workers: bool | None) -> str | None:
+    """Return why a task is not running; None: it is running, completed or canceled.
+
+    `runtime_has_workers` is None if the queue does not answer.
+    """
     if facts.status == "Failed":
         return _explain_failure(facts)
     if facts.status == "Running" and facts.cancel_requested:
@@ -46,9 +49,9 @@ def explain_task(facts: TaskFacts) -> str | None:
         return f"{since}: the job's max_concurrency of {facts.max_concurrency} is reached"
     if facts.operator_cap is not None and facts.running_of_operator >= facts.operator_cap:
         return f"{since}: the operator's cap of {facts.operator_cap} over all jobs is reached"
-    if facts.runtime_has_workers is None:
+    if runtime_has_workers is None:
         return f"{since}: the queue does not answer, so no worker can be woken"
-    if not facts.runtime_has_workers:
+    if not runtime_has_workers:
         return f"{since}: no worker for runtime {facts.runtime}"
     return f"{since}: waiting for a free worker slot"
 

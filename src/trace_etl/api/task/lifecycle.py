@@ -27,7 +27,7 @@ from trace_etl.api.task.events import Event, Invalidation
 from trace_etl.api.task.payload import Scope, Storage, TaskPayload
 from trace_etl.api.task.verification import VerifiedRange
 from trace_etl.model.scope import Range
-from trace_etl.model.task import Fence, Isolation
+from trace_etl.model.task import Fence, Isolation, TaskStatus
 
 # --- worker endpoints -------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class Fetched(Reply):
     """The current state of a task. If `status` is `Canceled`, the worker must stop and report `Canceled`."""
 
     task_id: UUID
-    status: Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+    status: TaskStatus
     attempt: int
     cancel_requested: bool
     task: TaskPayload
@@ -256,7 +256,7 @@ class CompleteMany(Request):
 
 class CompleteAccepted(Reply):
     status: Literal["Accepted"] = "Accepted"
-    task_status: Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+    task_status: TaskStatus
 
 
 class CompleteRefused(Reply):

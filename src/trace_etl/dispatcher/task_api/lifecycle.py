@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import get_args
 from uuid import UUID
 
 import orjson
@@ -59,9 +60,7 @@ class Parts:
     retry: Backoff
 
 
-_ACCEPTED = {
-    status.value: bodies.CompleteAccepted(task_status=status.value) for status in TaskStatus
-}
+_ACCEPTED = {status: bodies.CompleteAccepted(task_status=status) for status in get_args(TaskStatus)}
 
 
 class Lifecycle:

@@ -7,7 +7,7 @@ of a framework's router: one dictionary look-up, one validation, one handler.
 import hashlib
 from collections.abc import Awaitable, Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 from urllib.parse import parse_qs
 from uuid import UUID
 
@@ -301,8 +301,8 @@ def _make_json(reply: BaseModel) -> RpcAnswer:
 
 # There are few distinct answers, and each is sent thousands of times, so they are rendered once.
 _ACCEPTED = {
-    status.value: _make_json(bodies.CompleteAccepted(task_status=status.value))
-    for status in TaskStatus
+    status: _make_json(bodies.CompleteAccepted(task_status=status))
+    for status in get_args(TaskStatus)
 }
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import orjson
 from psycopg.types.json import Jsonb
 
+from trace_etl.api.user.triggers import TriggerReply
 from trace_etl.model.errors import Conflict, Fault, Invalid, NotFound
 from trace_etl.model.scope import Range
 from trace_etl.state.db.pool import Conn
@@ -47,26 +48,11 @@ def tick_key(time: datetime) -> str:
 
 
 @dataclass(frozen=True)
-class TriggerResult:
-    """The events of a trigger."""
-
-    event_ids: list[UUID]
-    """The new events, or the newest earlier one if everything was triggered before."""
-    created: bool
-    deferred_by: str | None
-    """The user or queue that paused the source. The events are routed when the source resumes."""
-    key: str | None
-    cursor: int | None
-    ranges: list[Range] = field(default_factory=list[Range])
-    """The blocks of a range that were not triggered before: one new event each."""
-    retried: list[UUID] = field(default_factory=list[UUID])
-    """Failed and canceled tasks of what was triggered before. They run again."""
-
-
-@dataclass(frozen=True)
 class _Source:
     """A deployed source job."""
 
+    dag: str
+    job: str
     job_id: UUID
     dag_id: UUID
     revision_id: UUID
@@ -81,8 +67,9 @@ class _Source:
 
 
 _FIND_SOURCE = """
-SELECT j.job_id, j.dag_id, j.revision_id, r.activation, r.source ->> 'kind' AS kind, o.dataset_uuid,
-       o.dataset_version, j.active, r.priority = 'bulk' AS bulk, j.paused_by, j.bulk_paused_by
+SELECT g.name AS dag, j.name AS job, j.job_id, j.dag_id, j.revision_id, r.activation,
+       r.source ->> 'kind' AS kind, o.dataset_uuid, o.dataset_version, j.active, r.priority = 'bulk' AS bulk,
+       j.paused_by, j.bulk_paused_by
   FROM dags g JOIN jobs j USING (dag_id) JOIN job_revisions r USING (revision_id)
   JOIN job_outputs o ON o.revision_id = r.revision_id AND o.output_index = 0
  WHERE g.org_id = %(org_id)s AND g.name = %(dag)s AND j.name = %(job)s
@@ -97,7 +84,7 @@ async def trigger(
     scope: TriggerScope,
     *,
     kinds: Sequence[str] = ("manual", "cron"),
-) -> TriggerResult:
+) -> TriggerReply:
     """Emit the events of a source for a scope, each block and each key once.
 
     Failed and canceled tasks of what was triggered before run again. Raises NotFound, Conflict, Invalid.
@@ -155,7 +142,7 @@ SELECT event_id FROM events
 
 async def _trigger_range(
     conn: Conn, org_id: UUID, source: _Source, scope: TriggerScope, span: Range
-) -> TriggerResult:
+) -> TriggerReply:
     new = await find_new_ranges(conn, source.dataset_version, span)
     emitted: dict[Range, UUID] = {}
     for piece in new:
@@ -165,8 +152,7 @@ async def _trigger_range(
             emitted[piece] = event_id
     retried = [] if new == [span] else await retries.retry_downstream(conn, source.job_id, span)
     event_ids = list(emitted.values()) or [await _find_last_event(conn, source, span)]
-    held_by = _find_pause(source)
-    return TriggerResult(event_ids, bool(emitted), held_by, span.key, None, list(emitted), retried)
+    return _make_reply(source, event_ids, span.key, ranges=list(emitted), retried=retried)
 
 
 async def _find_last_event(conn: Conn, source: _Source, span: Range) -> UUID:
@@ -187,7 +173,7 @@ SELECT e.event_id, t.completion_hash
 
 async def _trigger_key(
     conn: Conn, org_id: UUID, source: _Source, scope: TriggerScope
-) -> TriggerResult:
+) -> TriggerReply:
     """Emit the event of a cursor, a key, a tick or a payload, unless it was emitted before."""
     key = scope.key
     if scope.scheduled_time is not None:
@@ -195,10 +181,9 @@ async def _trigger_key(
     elif key is None and scope.cursor is None:
         key = f"payload-{uuid4()}"
     values = _make_values(org_id, source, scope, key)
-    held_by = _find_pause(source)
     event_id = await _emit(conn, {**values, "start": None, "end": None})
     if event_id is not None:
-        return TriggerResult([event_id], True, held_by, key, scope.cursor)
+        return _make_reply(source, [event_id], key, scope.cursor, created=True)
     row = await (await conn.execute(_FIND_TRIGGERED, values)).fetchone()
     if row is None or row[0] is None:
         raise NotFound(
@@ -207,7 +192,32 @@ async def _trigger_key(
     if (row[1] and bytes(row[1])) != values["hash"]:
         raise Conflict(f"{key or scope.cursor} was triggered before with a different payload")
     retried = await retries.retry_caused(conn, source.dag_id, row[0])
-    return TriggerResult([row[0]], False, held_by, key, scope.cursor, retried=retried)
+    return _make_reply(source, [row[0]], key, scope.cursor, retried=retried)
+
+
+def _make_reply(
+    source: _Source,
+    event_ids: list[UUID],
+    key: str | None,
+    cursor: int | None = None,
+    *,
+    created: bool = False,
+    ranges: Sequence[Range] = (),
+    retried: Sequence[UUID] = (),
+) -> TriggerReply:
+    return TriggerReply(
+        event_id=event_ids[0],
+        dag=source.dag,
+        job=source.job,
+        partition_key=key,
+        cursor=cursor,
+        created=created or bool(ranges),
+        ranges=[piece.key for piece in ranges],
+        event_ids=event_ids,
+        retried=len(retried),
+        retried_task_ids=list(retried),
+        deferred_by=_find_pause(source),
+    )
 
 
 async def _emit(conn: Conn, values: dict[str, Any]) -> UUID | None:

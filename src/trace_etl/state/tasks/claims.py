@@ -91,18 +91,18 @@ class ClaimState:
     """The state of a task that explains why a claim was refused."""
 
     task_id: UUID
-    status: str
+    status: TaskStatus
     lease_token: UUID | None
     cancel_requested: bool
     capped: bool
     retry_at: datetime | None
 
     def reason(self) -> NotClaimedReason:
-        if self.status == TaskStatus.RUNNING:
+        if self.status == "Running":
             return NotClaimedReason.ALREADY_RUNNING
-        if self.status == TaskStatus.COMPLETED:
+        if self.status == "Completed":
             return NotClaimedReason.COMPLETED
-        if self.status == TaskStatus.CANCELED or self.cancel_requested:
+        if self.status == "Canceled" or self.cancel_requested:
             return NotClaimedReason.CANCELED
         return NotClaimedReason.NOT_READY
 

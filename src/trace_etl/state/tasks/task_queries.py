@@ -1,13 +1,14 @@
 """Read tasks, and enqueue wake-ups for queued ones."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.tasks.tasks import AttemptItem, Status, TaskDefinition, TaskItem
+from trace_etl.api.user.tasks.tasks import AttemptItem, TaskDefinition, TaskItem
 from trace_etl.model.errors import NotFound
+from trace_etl.model.task import TaskStatus
+from trace_etl.policy.waiting_reasons import TaskFacts
 from trace_etl.state.catalog.jobs import WorkFilter
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import (
@@ -19,26 +20,17 @@ from trace_etl.state.db.rows import (
 )
 
 
-class TaskWithFacts(TaskItem):
+class TaskWithFacts(TaskItem, TaskFacts):
     """A task as the API returns it, with the facts that explain why it is not running."""
 
     reason: str | None = None
     """Set by the caller, which knows whether the runtime has workers."""
-    cancel_requested: bool
-    max_concurrency: int | None
-    running_in_job: int
-    operator_cap: int | None
-    running_of_operator: int
-    paused_at: datetime | None
-    paused_by: str | None
-    held_by: str | None
-    """The failed data check that keeps the task from starting."""
 
 
 @dataclass(frozen=True)
 class TaskFilter(WorkFilter):
     job: Name | None = None
-    status: Status | None = None
+    status: TaskStatus | None = None
     worker: Name | None = None
     error_code: Name | None = None
 

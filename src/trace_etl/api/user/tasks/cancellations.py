@@ -4,7 +4,7 @@ from typing import Literal
 
 from trace_etl.api.body import Reply
 from trace_etl.api.user.tasks.retries import SkippedTask, TaskChoice
-from trace_etl.api.user.tasks.tasks import Status
+from trace_etl.model.task import TaskStatus
 
 
 class CancelRequest(TaskChoice):
@@ -13,7 +13,7 @@ class CancelRequest(TaskChoice):
     status: Literal["Queued", "Running", "Failed"] | None = None
     """Failed: tasks that wait for their next attempt."""
 
-    def is_chosen(self, dag: str, job: str, status: Status, error_code: str | None) -> bool:
+    def is_chosen(self, dag: str, job: str, status: TaskStatus, error_code: str | None) -> bool:
         """Return whether all given fields match."""
         wanted = (self.dag, self.job, self.status, self.error_code)
         return all(
@@ -26,7 +26,7 @@ class CancelGroup(Reply):
 
     dag: str
     job: str
-    status: Status
+    status: TaskStatus
     error_code: str | None
     tasks: int
 

@@ -1,13 +1,12 @@
 """Tasks and their attempts."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from trace_etl.api.body import ListReply, Reply
 from trace_etl.api.task.payload import TaskParameters
-
-Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+from trace_etl.model.task import TaskStatus
 
 
 class TaskItem(Reply):
@@ -16,7 +15,7 @@ class TaskItem(Reply):
     job: str
     operator: str
     runtime: str
-    status: Status
+    status: TaskStatus
     attempt: int
     max_attempts: int
     partition_key: str | None
@@ -128,7 +127,7 @@ class LogReply(Reply):
     task_id: UUID
     attempt: int
     last_attempt: int
-    status: Status
+    status: TaskStatus
     """The state of the task."""
     size: int
     """Bytes of the whole output so far."""
@@ -141,7 +140,7 @@ class LogReply(Reply):
 
 class CancelReply(Reply):
     task_id: UUID
-    status: Status
+    status: TaskStatus
     """Running: the worker has been asked to stop."""
 
 

@@ -62,23 +62,11 @@ async def trigger(body: TriggerRequest, user: CallerDep, ctx: ContextDep) -> Tri
     # The scheduler delivers ticks of cron sources and nothing else.
     kinds = ("cron",) if user.is_service else ("manual", "cron")
     async with transaction(ctx.pool) as conn:
-        result = await triggers.trigger(conn, user.org_id, body.dag, body.job, scope, kinds=kinds)
+        reply = await triggers.trigger(conn, user.org_id, body.dag, body.job, scope, kinds=kinds)
     ctx.wake.outbox.set()
     ctx.wake.retries.set()
     ctx.wake.backfills.set()  # failed backfills of retried tasks run again
-    return TriggerReply(
-        event_id=result.event_ids[0],
-        dag=body.dag,
-        job=body.job,
-        partition_key=result.key,
-        cursor=result.cursor,
-        created=result.created,
-        ranges=[piece.key for piece in result.ranges],
-        event_ids=result.event_ids,
-        retried=len(result.retried),
-        retried_task_ids=result.retried,
-        deferred_by=result.deferred_by,
-    )
+    return reply
 
 
 @router.post("/progress")

@@ -1,7 +1,6 @@
 """Tasks."""
 
 from collections import Counter
-from dataclasses import fields
 from datetime import datetime
 from typing import Annotated
 from uuid import UUID
@@ -30,7 +29,7 @@ from trace_etl.api.user.tasks.tasks import (
 from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.model.errors import Conflict
-from trace_etl.policy.waiting_reasons import TaskFacts, explain_task
+from trace_etl.policy.waiting_reasons import explain_task
 from trace_etl.queues.queue import QueueUnavailable
 from trace_etl.state.db.pool import Conn, transaction
 from trace_etl.state.db.snapshots import snapshot
@@ -41,7 +40,6 @@ from trace_etl.state.tasks.task_queries import TaskFilter, TaskWithFacts
 
 router = APIRouter(prefix="/v1", tags=["tasks"])
 _log = structlog.stdlib.get_logger()
-_TASK_FACTS = {field.name for field in fields(TaskFacts)} - {"runtime_has_workers"}
 
 
 @router.get("/tasks")
@@ -216,13 +214,10 @@ def _group_by_error(tasks: list[FailedTask]) -> list[RetryGroup]:
 async def _explain(ctx: Context, tasks: list[TaskWithFacts]) -> list[TaskWithFacts]:
     """Fill in why each task is not running."""
     has_workers = await _find_runtimes_with_workers(ctx, tasks)
-    return [_explain_task(task, has_workers.get(task.runtime)) for task in tasks]
-
-
-def _explain_task(task: TaskWithFacts, runtime_has_workers: bool | None) -> TaskWithFacts:
-    stored_facts = task.model_dump(include=_TASK_FACTS)
-    facts = TaskFacts(**stored_facts, runtime_has_workers=runtime_has_workers)
-    return task.model_copy(update={"reason": explain_task(facts)})
+    return [
+        task.model_copy(update={"reason": explain_task(task, has_workers.get(task.runtime))})
+        for task in tasks
+    ]
 
 
 async def _find_runtimes_with_workers(ctx: Context, tasks: list[TaskWithFacts]) -> dict[str, bool]:

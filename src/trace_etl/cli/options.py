@@ -37,6 +37,9 @@ RangeOption = Annotated[
     str, typer.Option("--range", metavar="START-END", help="Block range, both ends included.")
 ]
 DagArgument = Annotated[str, typer.Argument(metavar="DAG", help="Name of the DAG.")]
+OneDagArgument = Annotated[
+    str | None, typer.Argument(metavar="[DAG]", help="Only this DAG. Default: all.")
+]
 DatasetArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the dataset.")]
 DagFileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="DAG file (YAML).")]
 

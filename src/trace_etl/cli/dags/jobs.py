@@ -13,6 +13,7 @@ from trace_etl.cli.options import (
     HomeOption,
     JsonOption,
     LimitOption,
+    OneDagArgument,
     WideOption,
 )
 from trace_etl.cli.output import (
@@ -26,9 +27,7 @@ from trace_etl.cli.output import (
 
 
 def jobs(
-    dag: Annotated[
-        str | None, typer.Argument(metavar="[DAG]", help="Only jobs of this DAG.")
-    ] = None,
+    dag: OneDagArgument = None,
     limit: LimitOption = 200,
     home: HomeOption = DEFAULT_HOME,
     wide: WideOption = False,

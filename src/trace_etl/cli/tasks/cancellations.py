@@ -1,12 +1,11 @@
 """`trace cancel`: cancel tasks."""
 
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from trace_etl.cli.client import EXIT_REJECTED, Answer, fail, session
-from trace_etl.cli.ids import resolve_id
+from trace_etl.cli.client import Answer, session
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from trace_etl.cli.output import (
     Columns,
@@ -16,26 +15,19 @@ from trace_etl.cli.output import (
     print_answer,
     print_items,
 )
+from trace_etl.cli.tasks import task_choice
 
 
 def cancel(
-    tasks: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TASK]...", help="Ids of tasks, or their beginnings."),
-    ] = None,
-    dag: Annotated[str | None, typer.Option(help="Tasks of this DAG.")] = None,
-    job: Annotated[str | None, typer.Option(help="Tasks of this job; needs --dag.")] = None,
+    tasks: task_choice.TasksArgument = None,
+    dag: task_choice.DagChoice = None,
+    job: task_choice.JobChoice = None,
     status: Annotated[
         str | None,
         typer.Option(help="Queued, Running, or Failed for tasks that wait for their retry."),
     ] = None,
-    error: Annotated[
-        str | None,
-        typer.Option(metavar="CODE", help="Tasks with this error, such as rpc_unreachable."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be canceled and change nothing.")
-    ] = False,
+    error: task_choice.ErrorChoice = None,
+    dry_run: task_choice.DryRunOption = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,18 +37,15 @@ def cancel(
     immediately, a running one is asked to stop at its next heartbeat. All of them are canceled in one
     transaction.
     """
-    if not (tasks or dag or error):
-        fail(["choose tasks: give TASK ids, --dag or --error"], EXIT_REJECTED)
+    task_choice.require_choice(tasks, dag, error)
     is_single = (
         tasks is not None and len(tasks) == 1 and not (dag or job or status or error or dry_run)
     )
     with session(home) as client:
-        ids = [resolve_id(client, "task", task) for task in tasks or []]
+        body = task_choice.make_request(client, tasks, dag, job, error, dry_run)
         if is_single:
-            answer = client.post(f"/v1/tasks/{ids[0]}/cancel")
+            answer = client.post(f"/v1/tasks/{body['task_ids'][0]}/cancel")
         else:
-            body: dict[str, Any] = {"task_ids": ids or None, "dag": dag, "job": job}
-            body |= {"error_code": error, "dry_run": dry_run}
             body["status"] = status.capitalize() if status else None
             answer = client.post("/v1/tasks/cancel", body)
     print_answer(answer, as_json, _print_canceled if is_single else _print_group)

@@ -1,12 +1,17 @@
 """`trace notifications`: list what was sent."""
 
 from operator import itemgetter
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from trace_etl.cli.listing import ListTable, print_list
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption, WideOption
+from trace_etl.cli.options import (
+    DEFAULT_HOME,
+    HomeOption,
+    JsonOption,
+    LimitOption,
+    OneDagArgument,
+    WideOption,
+)
 from trace_etl.cli.output import format_time
 
 
@@ -46,9 +51,7 @@ _ITEMS = ListTable(
 
 
 def notifications(
-    dag: Annotated[
-        str | None, typer.Argument(metavar="[DAG]", help="Only notifications of this DAG.")
-    ] = None,
+    dag: OneDagArgument = None,
     limit: LimitOption = 50,
     home: HomeOption = DEFAULT_HOME,
     wide: WideOption = False,

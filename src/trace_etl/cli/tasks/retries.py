@@ -1,12 +1,10 @@
 """`trace retry`: retry failed tasks."""
 
 from operator import itemgetter
-from typing import Annotated, Any
 
 import typer
 
-from trace_etl.cli.client import EXIT_REJECTED, Answer, fail, session
-from trace_etl.cli.ids import resolve_id
+from trace_etl.cli.client import Answer, session
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, WideOption
 from trace_etl.cli.output import (
     Columns,
@@ -16,22 +14,15 @@ from trace_etl.cli.output import (
     print_answer,
     print_items,
 )
+from trace_etl.cli.tasks import task_choice
 
 
 def retry(
-    tasks: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TASK]...", help="Ids of failed tasks, or their beginnings."),
-    ] = None,
-    dag: Annotated[str | None, typer.Option(help="Failed tasks of this DAG.")] = None,
-    job: Annotated[str | None, typer.Option(help="Failed tasks of this job; needs --dag.")] = None,
-    error: Annotated[
-        str | None,
-        typer.Option(metavar="CODE", help="Failed tasks with this error, such as rpc_unreachable."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be retried and change nothing.")
-    ] = False,
+    tasks: task_choice.TasksArgument = None,
+    dag: task_choice.DagChoice = None,
+    job: task_choice.JobChoice = None,
+    error: task_choice.ErrorChoice = None,
+    dry_run: task_choice.DryRunOption = False,
     home: HomeOption = DEFAULT_HOME,
     wide: WideOption = False,
     as_json: JsonOption = False,
@@ -41,11 +32,9 @@ def retry(
     Choose them by id, DAG, job or error; several choices narrow each other. Every chosen task gets as many
     attempts as a new task. All of them are retried in one transaction.
     """
-    if not (tasks or dag or error):
-        fail(["choose tasks: give TASK ids, --dag or --error"], EXIT_REJECTED)
-    body: dict[str, Any] = {"dag": dag, "job": job, "error_code": error, "dry_run": dry_run}
+    task_choice.require_choice(tasks, dag, error)
     with session(home) as client:
-        body["task_ids"] = [resolve_id(client, "task", task) for task in tasks or []] or None
+        body = task_choice.make_request(client, tasks, dag, job, error, dry_run)
         answer = client.post("/v1/tasks/retry", body)
     print_answer(answer, as_json, _print_retried)
 

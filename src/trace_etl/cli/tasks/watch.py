@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from trace_etl.cli.client import NotRunning, RequestRejected, StackClient, read_problem, session
-from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption, OneDagArgument
 from trace_etl.cli.output import format_time
 
 if TYPE_CHECKING:
@@ -141,9 +141,7 @@ def _throttle(changed: threading.Event, max_interval: float) -> Iterator[None]:
 
 
 def watch(
-    dag: Annotated[
-        str | None, typer.Argument(metavar="[DAG]", help="Only changes of this DAG.")
-    ] = None,
+    dag: OneDagArgument = None,
     kind: Annotated[
         list[str] | None,
         typer.Option(help="Only task, dataset, deploy, rollout or pause. Repeatable."),

@@ -12,6 +12,7 @@ from trace_etl.dag.runtimes import shipped_runtimes
 from trace_etl.policy.bundles import build_bundle
 from trace_etl.sandbox import bubblewrap
 from trace_etl.sandbox.errors import SandboxUnavailable
+from trace_etl.worker.functions import environments
 from trace_etl.worker.functions.function_results import FunctionFailed
 from trace_etl.worker.functions.function_trial import (
     BadEvent,
@@ -144,7 +145,8 @@ def test_two_copies_of_a_task_do_not_replace_each_others_rows(tmp_path: Path) ->
 def test_a_machine_without_user_namespaces_refuses_with_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str
 ) -> None:
-    """bubblewrap is replaced by a program that fails as on such a machine."""
+    """bubblewrap is replaced by a program that fails as on such a machine. Its end is noticed at once."""
+    monkeypatch.setattr(environments, "_START_SECONDS", 1e6)
     fake, code = tmp_path / "bwrap", tmp_path / "code"
     fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace'\nexit 1\n")
     fake.chmod(0o755)

@@ -4,6 +4,7 @@ An environment belongs to one function with one set of grants. What its code lea
 or in its files, is seen by later invocations of the same function and grants, and by nothing else.
 """
 
+import select
 import shutil
 import socket
 import threading
@@ -131,8 +132,10 @@ class Environment:
 
     def _receive_listener(self, control: socket.socket) -> socket.socket:
         """Return the listener of the runtime API, which the sandbox made on its own loopback."""
-        control.settimeout(_START_SECONDS)
+        # `accept` with a timeout would call itself again all the time once `_watch` has shut `control` down.
+        control.setblocking(False)
         try:
+            select.select([control], [], [], _START_SECONDS)
             with control, control.accept()[0] as out:
                 _, descriptors, _, _ = socket.recv_fds(out, 16, 1)
             return socket.socket(fileno=descriptors[0])

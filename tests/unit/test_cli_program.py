@@ -99,9 +99,9 @@ def list_texts() -> Iterator[Path]:
             yield from (ROOT / directory).rglob(f"*.{kind}")
 
 
-def find_unknown_commands(text: str) -> list[str]:
+def find_unknown_commands(text: str, commands: dict[str, Any]) -> list[str]:
     """Return the commands and options that a text names and the program does not have."""
-    commands, unknown = get_command(app).commands, list[str]()  # type: ignore[attr-defined]
+    unknown = list[str]()
     for name, second, rest in NAMED.findall(text):
         command = commands.get(name)
         group = getattr(command, "commands", {})
@@ -116,12 +116,13 @@ def find_unknown_commands(text: str) -> list[str]:
 
 
 def test_every_command_that_a_message_or_page_names_exists() -> None:
-    assert find_unknown_commands("see `trace pauses`, `trace users gone`") == [
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert find_unknown_commands("see `trace pauses`, `trace users gone`", commands) == [
         "trace pauses",
         "trace users gone",
     ]
-    assert find_unknown_commands("list them with: trace tasks --al") == ["--al"]
-    found = {str(path): find_unknown_commands(path.read_text()) for path in list_texts()}
+    assert find_unknown_commands("list them with: trace tasks --al", commands) == ["--al"]
+    found = {str(path): find_unknown_commands(path.read_text(), commands) for path in list_texts()}
     assert len(found) > 400
     assert {path: names for path, names in found.items() if names} == {}
 

@@ -189,7 +189,6 @@ CASES: dict[str, Case] = {
         {"content_type": "application/vnd.apache.arrow.file"},
         "not a readable Arrow file",
     ),
-    "compressed bomb": (bomb(), {"content_type": PARQUET}, "the decoded rows have more than"),
     "Parquet with a null key": (
         parquet([{}, {"id": None}]),
         {"content_type": PARQUET},
@@ -296,12 +295,13 @@ def sinks_name(sinks: SinkSetup, attempt: Attempt) -> str:
 
 
 def test_poison_batches_write_no_row_and_the_sink_goes_on(sinks: SinkSetup, tmp_path: Path) -> None:
-    assert len(CASES) >= 40
+    too_large: Case = (bomb(), {"content_type": PARQUET}, "the decoded rows have more than")
+    cases = CASES | {"compressed bomb": too_large}
     name = f"alerts_{uuid4().hex[:12]}"
     producer = sinks.producer(name)
     dataset = producer.deploy("one", schema=SCHEMA)["one"]
     attempt = producer.attempt("one")
-    ids = {case: sinks.publish(attempt, c, **fields) for case, (c, fields, _) in CASES.items()}
+    ids = {case: sinks.publish(attempt, c, **fields) for case, (c, fields, _) in cases.items()}
     links = publish_links(sinks, attempt, tmp_path / "target")
     good = sinks.publish(attempt, [GOOD])
     sinks.drain()
@@ -315,7 +315,7 @@ def test_poison_batches_write_no_row_and_the_sink_goes_on(sinks: SinkSetup, tmp_
     assert found[good]["state"] == "written"
     wrong = {
         case: found[ids[case]]["error_message"]
-        for case, (_, _, message) in CASES.items()
+        for case, (_, _, message) in cases.items()
         if found[ids[case]]["state"] != "failed" or message not in found[ids[case]]["error_message"]
     }
     assert wrong == {}

@@ -25,18 +25,12 @@ async def cancel_task(conn: Conn, org_id: UUID, task_id: UUID) -> str | None:
     return row[0] if row else None
 
 
-# A follower is not chosen by a filter: it would only be started again. Pausing its job stops it.
 _PREVIEW = """
 SELECT g.name AS dag, j.name AS job, t.status, t.error_code, count(*) AS tasks
   FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
- WHERE t.org_id = %(org_id)s AND NOT t.cancel_requested
-   AND (t.status IN ('Queued', 'Running') OR t.retry_at IS NOT NULL)
-   AND (%(task_ids)s::uuid[] IS NULL OR t.task_id = ANY(%(task_ids)s))
-   AND (%(task_ids)s::uuid[] IS NOT NULL OR t.dedupe_key NOT LIKE 'always_on:%%')
-   AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
-   AND (%(job)s::text IS NULL OR j.name = %(job)s)
-   AND (%(status)s::text IS NULL OR t.status = %(status)s)
-   AND (%(error_code)s::text IS NULL OR t.error_code = %(error_code)s)
+ WHERE t.org_id = %(org_id)s
+   AND is_chosen_to_cancel(t, g.name, j.name, %(task_ids)s, %(dag)s, %(job)s, %(status)s,
+                           %(error_code)s)
  GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 """
 # Tasks are locked in the order of their ids, so that transactions cannot deadlock.
@@ -44,14 +38,9 @@ _CANCEL = """
 WITH chosen AS (
     SELECT t.task_id, g.name AS dag, j.name AS job, t.status, t.error_code
       FROM tasks t JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
-     WHERE t.org_id = %(org_id)s AND NOT t.cancel_requested
-       AND (t.status IN ('Queued', 'Running') OR t.retry_at IS NOT NULL)
-       AND (%(task_ids)s::uuid[] IS NULL OR t.task_id = ANY(%(task_ids)s))
-       AND (%(task_ids)s::uuid[] IS NOT NULL OR t.dedupe_key NOT LIKE 'always_on:%%')
-       AND (%(dag)s::text IS NULL OR g.name = %(dag)s)
-       AND (%(job)s::text IS NULL OR j.name = %(job)s)
-       AND (%(status)s::text IS NULL OR t.status = %(status)s)
-       AND (%(error_code)s::text IS NULL OR t.error_code = %(error_code)s)
+     WHERE t.org_id = %(org_id)s
+       AND is_chosen_to_cancel(t, g.name, j.name, %(task_ids)s, %(dag)s, %(job)s, %(status)s,
+                               %(error_code)s)
      ORDER BY t.task_id FOR UPDATE OF t
 ), canceled AS (
     UPDATE tasks t

@@ -160,6 +160,65 @@ def test_functions_in_node_and_on_lambda_publish_the_same_rows(
     assert all(text.startswith("call ") and text.endswith(" with ***\n") for text in printed)
 
 
+FEED = """
+from trace_etl.sdk import Task
+
+def handler(event, context):
+    task = Task(event)
+    print("started by", task.parameters["scheduled_time"])
+    task.emit([{"start": 0, "end": 9}, {"start": 10, "end": 19}])
+"""
+FEED_NODE = """
+const { Task } = require("trace-etl");
+exports.handler = async (event) => {
+  const task = new Task(event);
+  await task.emit([{ start: task.parameters.payload.from, end: 29 }], "requests");
+};
+"""
+FEEDS = """
+name: feeds
+jobs:
+  - name: hourly
+    source: {{kind: cron, schedule: "0 3 1 1 *"}}
+    operator: udf_source
+    outputs: [requests]
+    udf: {{bundle: hourly, sha256: {hourly}, handler: rule.handler}}
+  - name: asked
+    source: {{kind: manual}}
+    operator: udf_source
+    runtime: lambda
+    outputs: [requests]
+    udf: {{bundle: asked, sha256: {asked}, handler: rule.handler}}
+  - name: split
+    operator: range_splitter
+    inputs: [{{from: {{job: hourly}}}}, {{from: {{job: asked}}, name: more}}]
+    outputs: [ranges]
+    config: {{size: 10}}
+"""
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_functions_on_lambda_are_sources_that_start_other_jobs(
+    stack: Stack, tmp_path: Path
+) -> None:
+    hashes: dict[str, str] = {}
+    for name, file, code in (("hourly", "rule.py", FEED), ("asked", "rule.js", FEED_NODE)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(code)
+        hashes[name] = stack.json("udf", "push", str(tmp_path / name))["sha256"]
+    dag = tmp_path / "feeds.yaml"
+    dag.write_text(FEEDS.format(**hashes))
+    stack.json("deploy", str(dag))
+    tick = stack.json("trigger", "feeds", "hourly", "--at", "2026-01-01T03:00:00Z", "--wait")
+    stack.json("trigger", "feeds", "asked", "--payload", '{"from": 20}', "--wait")
+    tasks = stack.tasks("feeds")
+    runs = [t for t in tasks if t["job"] != "split"]
+    assert {t["runtime"] for t in runs} == {"lambda"} and len(runs) == 2
+    split = {t["partition_key"]: t["status"] for t in tasks if t["job"] == "split"}
+    assert split == dict.fromkeys(["0-9", "10-19", "20-29"], "Completed")
+    assert stack.trace("logs", tick["task_id"]).stdout == "started by 2026-01-01T03:00:00Z\n"
+
+
 def count_ids(client: StackClient, name: str) -> int:
     try:
         return client.query(f"SELECT count(*) FROM busy_{name}")["rows"][0][0]

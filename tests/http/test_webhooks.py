@@ -13,6 +13,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from support.bundles import make_zip, push
 from support.lifecycle.lifecycle import Bench, bench, run_concurrently
 from support.services.dispatcher import Secrets, live
 from support.services.postgres import Templates, copied
@@ -95,9 +96,9 @@ class Hook:
         return self.here.rows(query, self.dag)
 
 
-def deploy(user: httpx.Client, options: str = "", name: str | None = None) -> str:
+def deploy(user: httpx.Client, options: str = "", name: str | None = None, text: str = DAG) -> str:
     name = name or f"w_{uuid4().hex[:12]}"
-    reply = user.post("/v1/dags", json={"text": DAG.format(name=name, options=options)})
+    reply = user.post("/v1/dags", json={"text": text.format(name=name, options=options)})
     assert reply.status_code == 200, reply.text
     return name
 
@@ -278,6 +279,22 @@ def test_deliveries_to_a_paused_source_are_routed_when_it_resumes(here: Bench, h
     assert event["routed_at"] is None
     deferred = here.rows("SELECT * FROM deferred_events WHERE event_id = %s", event["event_id"])
     assert len(deferred) == 1
+
+
+def test_a_delivery_to_a_source_with_a_function_is_a_task(here: Bench) -> None:
+    pushed = push(here, "receive", make_zip(f"# {uuid4()}")).json()["sha256"]
+    function = f"udf: {{{{bundle: receive, sha256: {pushed}, handler: rule.handler}}}}"
+    source = f"operator: udf_source\n    {function}\n    outputs"
+    text = DAG.replace("outputs", source, 1)
+    hook = Hook(here, deploy(here.user, text=text))
+    reply = hook.send({"order": 1}, delivery="first")
+    assert reply.status_code == 200 and reply.json()["created"] and reply.json()["event_id"] is None
+    again = hook.send({"order": 1}, delivery="first").json()
+    assert (again["task_id"], again["created"]) == (reply.json()["task_id"], False)
+    assert hook.send({"order": 2}, delivery="first").status_code == 409
+    task = here.claimed(reply.json()["task_id"]).claimed["task"]
+    assert task["parameters"] == {"payload": {"order": 1}}
+    assert task["scope"]["partition_key"] == "delivery-first" and hook.events() == []
 
 
 def test_a_webhook_of_another_org_has_its_own_secrets(here: Bench, keys: Path) -> None:

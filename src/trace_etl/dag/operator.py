@@ -53,6 +53,8 @@ class Operator:
     """Whether its outputs must be buffered datasets: untrusted code never writes to Postgres."""
     published_as: str = ""
     """The buffered dataset of the platform that its outputs must be published as; empty: any."""
+    is_source: bool = False
+    """Whether it runs for source jobs only, once for each tick, delivery or trigger."""
     never_ends: bool = False
     """Whether it runs until it is stopped. Such a task does not use a slot of its worker."""
     can_invalidate_inputs: bool = False

@@ -135,6 +135,13 @@ class FunctionConfig(OperatorConfig):
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
+class SourceFunctionConfig(FunctionConfig):
+    """Run a user-defined function that emits the events of a source.
+
+    Any settings: the function gets them as `task.config`.
+    """
+
+
 class AlertConfig(FunctionConfig):
     """Run a user-defined function that publishes alerts to the dataset `alert_events`.
 
@@ -289,6 +296,15 @@ _SHIPPED: dict[str, Operator] = {
             needs_udf=True,
             needs_buffered_outputs=True,
             published_as="alert_events",
+        ),
+        Operator(
+            "udf_source",
+            SourceFunctionConfig,
+            ("lambda", "sandbox"),
+            one_output,
+            needs_udf=True,
+            is_source=True,
+            forwards_scopes=True,
         ),
         Operator("native", NativeConfig, _PROCESS, some_outputs, takes_secrets=True),
         Operator(

@@ -60,9 +60,7 @@ class Task:
 
         A row with the unique key of an existing row replaces it. Raises CallFailed.
         """
-        chosen = output or _only(list(self._outputs), "output")
-        if (target := self._outputs.get(chosen)) is None:
-            raise CallFailed("unknown_output", f"the task has no output {chosen}")
+        target = self._find_output(output)
         total = 0
         for lines in _pack(rows):
             self._publish_batch(target, lines)
@@ -86,9 +84,28 @@ class Task:
             },
         )
 
-    def emit(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Report changes of outputs before the task ends. Raises CallFailed."""
-        self._connection.call("/v1/task/events", {"events": list(events)})
+    def emit(self, events: Iterable[Mapping[str, Any]], output: str | None = None) -> None:
+        """Emit events of an output; of the only one by default. Raises CallFailed.
+
+        An event has `start` and `end` (blocks, both inclusive), a `cursor` or a `partition_key`.
+        """
+        completed = [self._complete_event(event, output) for event in events]
+        self._connection.call("/v1/task/events", {"events": completed})
+
+    def _complete_event(self, event: Mapping[str, Any], output: str | None) -> dict[str, Any]:
+        """Add the dataset and the key of a block range, unless the event has them."""
+        completed = dict(event)
+        if not completed.keys() & {"dataset", "dataset_uuid"}:
+            completed["dataset_uuid"] = self._find_output(output)["dataset_uuid"]
+        if "start" in completed and "partition_key" not in completed:
+            completed["partition_key"] = f"{completed['start']}-{completed['end']}"
+        return completed
+
+    def _find_output(self, name: str | None) -> Mapping[str, Any]:
+        chosen = name or _only(list(self._outputs), "output")
+        if (target := self._outputs.get(chosen)) is None:
+            raise CallFailed("unknown_output", f"the task has no output {chosen}")
+        return target
 
     def get_object(self, url: str) -> bytes:
         """Read an object (`s3://bucket/key`) of an input or of the scratch prefix. Raises CallFailed."""

@@ -50,7 +50,9 @@ class TriggerRequest(UserRequest):
 
 
 class TriggerReply(Reply):
-    event_id: UUID
+    event_id: UUID | None
+    task_id: UUID | None = None
+    """The task of a source with a function, which emits the events. `event_id` is null then."""
     dag: str
     job: str
     partition_key: str | None
@@ -69,7 +71,9 @@ class TriggerReply(Reply):
 
 
 class DeliveryReply(Reply):
-    event_id: UUID
+    event_id: UUID | None
+    task_id: UUID | None = None
+    """The task of a source with a function, which emits the events. `event_id` is null then."""
     delivery_id: str
     partition_key: str | None
     cursor: int | None

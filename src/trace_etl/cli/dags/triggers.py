@@ -53,7 +53,8 @@ def trigger(
     with session(home) as client:
         answer = client.post("/v1/triggers", {k: v for k, v in body.items() if v is not None})
         if wait:
-            roots = {"event_ids": answer["event_ids"], "task_ids": answer["retried_task_ids"]}
+            task_ids = [*answer["retried_task_ids"], *filter(None, [answer["task_id"]])]
+            roots = {"event_ids": answer["event_ids"], "task_ids": task_ids}
             wait_for_work(client, dag, roots)
     if as_json:
         print_json(answer)

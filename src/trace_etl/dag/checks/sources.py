@@ -6,6 +6,7 @@ from zoneinfo import available_timezones
 
 from cronsim import CronSim, CronSimError
 
+from trace_etl.dag.operators import OPERATORS
 from trace_etl.dag.positions import FieldPath
 from trace_etl.dag.schema import BootstrapSection, JobSection, SourceSection
 from trace_etl.model.dag import Source
@@ -18,6 +19,7 @@ _FIELDS_OF_KIND = {
     "cron": ("schedule", "timezone", "missed", "most_missed"),
     "webhook": ("secret", "max_bytes", "scope"),
 }
+_EVENTS_ONLY = [("source", kind) for kind in ("manual", "cron", "webhook")]
 _OPTIONS = ("timezone", "missed", "most_missed", "secret", "max_bytes")
 
 
@@ -35,12 +37,24 @@ def find_activation_faults(job: JobSection, activation: str) -> Iterator[JobFaul
     if job.source:
         for path, rule in _find_source_faults(job.source):
             yield ("source", *path), rule
-        if activation == "source" and job.source.kind != "always_on" and job.operator:
-            rule = f"a {job.source.kind} source only emits events and runs no operator"
-            yield ("operator",), f"{rule}; remove it, and add a job that reads this source"
+    operator = OPERATORS.get(job.operator or "")
+    if operator is not None and operator.is_source:
+        yield from _find_function_faults(job, activation, operator.name)
+    elif job.operator and job.source and (activation, job.source.kind) in _EVENTS_ONLY:
+        rule = f"a {job.source.kind} source only emits events: it runs `udf_source`, or nothing"
+        yield ("operator",), f"{rule}; remove it, and add a job that reads this source"
     if job.bootstrap:
         for path, rule in _find_bootstrap_faults(job, job.bootstrap):
             yield ("bootstrap", *path), rule
+
+
+def _find_function_faults(job: JobSection, activation: str, operator: str) -> Iterator[JobFault]:
+    if activation != "source" or (job.source is not None and job.source.kind == "always_on"):
+        rule = f"{operator} runs for a source of the kind manual, cron or webhook"
+        yield ("operator",), f"{rule}; add this source, or use the operator udf"
+    if job.bootstrap is not None:
+        rule = f"is not allowed with the operator {operator}, whose function emits the events"
+        yield ("bootstrap",), f"{rule}; remove it, and trigger the source"
 
 
 def _find_source_faults(source: SourceSection) -> Iterator[JobFault]:

@@ -17,11 +17,13 @@ class Upstream:
 
     name: str
     source: str | None
-    """The kind of a source that only emits events: `manual`, `cron` or `webhook`."""
+    """The kind of a source that emits events: `manual`, `cron` or `webhook`."""
     forwards: bool
     """Whether it emits block ranges and writes no rows."""
     is_table: bool
     """Whether its rows are in a table of Postgres data, so that it has no partitions."""
+    has_function: bool
+    """Whether a function emits its events: they have the scopes that the function chooses."""
 
     @property
     def has_rows(self) -> bool:
@@ -39,6 +41,7 @@ def describe_upstream(section: JobSection | None) -> Upstream | None:
         None if kind == "always_on" else kind,
         operator is not None and operator.forwards_scopes,
         writes_table(section.operator or "", section.update_strategy),
+        operator is not None and operator.is_source,
     )
 
 
@@ -81,7 +84,11 @@ def find_trigger_faults(
         yield from _find_input_faults(n, job, item, up)
     if inputs and not any(item.starts for item in inputs):
         yield ("inputs",), "no input starts the job; remove `trigger: never` from one of them"
-    sources = {up.source: up.name for up in upstream if up is not None and up.source}
+    sources = {
+        up.source: up.name
+        for up in upstream
+        if up is not None and up.source and not up.has_function
+    }
     if operator is not None:
         yield from _find_operator_faults(job, operator, sources)
     if job.execution_strategy == "PerUpdate" and "cron" in sources:

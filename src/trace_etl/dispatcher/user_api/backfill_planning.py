@@ -82,8 +82,12 @@ _OTHER_SOURCES = {
 async def _plan_triggers(conn: Conn, scope: BackfillScope, target: BackfillTarget) -> BackfillPlan:
     """Plan the events of a manual source: one per chunk. Raises Conflict for other sources."""
     readers = await backfills.list_readers(conn, target.dataset_uuid or UUID(int=0), FORWARDERS)
-    if target.source != "manual":
+    operator = OPERATORS.get(target.operator)
+    has_function = operator is not None and operator.is_source
+    if target.source != "manual" or has_function:
         description = _OTHER_SOURCES.get(target.source or "", "cannot be triggered")
+        if has_function:
+            description = "runs a function, which chooses the blocks"
         advice = (
             f"backfill its consumers: {', '.join(readers)}" if readers else "no job reads it yet"
         )

@@ -3,6 +3,9 @@ export type Value = string | number | bigint | boolean | null | Value[] | { [key
 export type Row = Record<string, Value>;
 export type PublishedRow = Record<string, unknown>;
 
+/** A change of an output: a block range (both inclusive), a cursor, or a partition key. */
+export type EmittedEvent = { start?: number; end?: number; cursor?: number; partition_key?: string; dataset_uuid?: string; dataset?: string };
+
 /** The platform refused a call. `code` is stable; the message says why. */
 export class CallFailed extends Error {
   readonly code: string;
@@ -31,8 +34,8 @@ export class Task {
   rows(name?: string): Promise<Row[]>;
   /** Send rows to a buffered output; to the only one by default. Returns their number. */
   publish(rows: Iterable<PublishedRow> | AsyncIterable<PublishedRow>, output?: string): Promise<number>;
-  /** Report changes of outputs before the task ends. */
-  emit(events: Iterable<Record<string, unknown>>): Promise<void>;
+  /** Emit events of an output; of the only one by default. */
+  emit(events: Iterable<EmittedEvent>, output?: string): Promise<void>;
   /** Read an object (`s3://bucket/key`) of an input or of the scratch prefix. */
   getObject(url: string): Promise<Buffer>;
   /** Write an object below the scratch or export prefix, or an output. */

@@ -49,8 +49,7 @@ class Task {
 
   /** Send rows to a buffered output; to the only one by default. Returns their number. */
   async publish(rows, output = only([...this.#outputs.keys()], "output")) {
-    const target = this.#outputs.get(output);
-    if (target === undefined) throw new CallFailed("unknown_output", `the task has no output ${output}`);
+    const target = this.#findOutput(output);
     let total = 0;
     for await (const lines of pack(rows)) {
       await this.#publishBatch(target, lines);
@@ -74,9 +73,30 @@ class Task {
     });
   }
 
-  /** Report changes of outputs before the task ends. */
-  async emit(events) {
-    await this.#call("/v1/task/events", { events: [...events] });
+  /**
+   * Emit events of an output; of the only one by default. An event has `start` and `end` (blocks, both
+   * inclusive), a `cursor` or a `partition_key`.
+   */
+  async emit(events, output) {
+    const completed = [...events].map((event) => this.#completeEvent(event, output));
+    await this.#call("/v1/task/events", { events: completed });
+  }
+
+  /** Add the dataset and the key of a block range, unless the event has them. */
+  #completeEvent(event, output) {
+    const completed = { ...event };
+    if (!("dataset" in event || "dataset_uuid" in event)) {
+      const name = output ?? only([...this.#outputs.keys()], "output");
+      completed.dataset_uuid = this.#findOutput(name).dataset_uuid;
+    }
+    if ("start" in event) completed.partition_key ??= `${event.start}-${event.end}`;
+    return completed;
+  }
+
+  #findOutput(name) {
+    const target = this.#outputs.get(name);
+    if (target === undefined) throw new CallFailed("unknown_output", `the task has no output ${name}`);
+    return target;
   }
 
   /** Read an object (`s3://bucket/key`) of an input or of the scratch prefix. Returns a Buffer. */

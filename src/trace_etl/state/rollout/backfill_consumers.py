@@ -69,8 +69,7 @@ async def backfill_readers(
     return await _count(conn, _BACKFILL, values)
 
 
-# A source that only forwards events cannot run again, so its old events are copied. An always-on source
-# runs again.
+# What started a source is in the past, so its old events are copied. An always-on source runs again.
 _EMIT_AGAIN = """
 WITH emitted AS (
     INSERT INTO events (org_id, dataset_uuid, dataset_version, scope_key, partition_key,
@@ -105,7 +104,7 @@ SELECT count(*) FROM enqueue(ARRAY(
 
 
 async def emit_again(conn: Conn, revision_ids: list[UUID]) -> int:
-    """Copy events to the given revisions of sources that only forward events.
+    """Copy events to the given revisions of sources that do not run all the time.
 
     The events are those of the revisions that their jobs point at: call it after a deploy has set the
     pointers, and before a rollback moves them.

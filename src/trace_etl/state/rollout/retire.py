@@ -44,10 +44,30 @@ UPDATE tasks t
 async def retire_tasks(conn: Conn, dag_id: UUID, *, reason: str = "the DAG was redeployed") -> int:
     """Cancel waiting tasks of definitions that the DAG no longer has; ask running ones to stop.
 
-    Returns the number of tasks. A running attempt receives the request with its next heartbeat.
+    Returns the number of tasks. A running attempt receives the request with its next heartbeat. Tasks of
+    sources run again with the new definition: nothing else would repeat a tick or a delivery.
     """
-    return (await conn.execute(_RETIRE_TASKS, {"dag_id": dag_id, "reason": reason})).rowcount
+    retired = (await conn.execute(_RETIRE_TASKS, {"dag_id": dag_id, "reason": reason})).rowcount
+    moved = await (await conn.execute(_MOVE_SOURCE_TASKS, {"dag_id": dag_id})).fetchall()
+    if moved:
+        await conn.execute(_QUEUE_AGAIN, {"task_ids": [row[0] for row in moved], "reason": reason})
+    return retired - len(moved)
 
+
+_MOVE_SOURCE_TASKS = """
+WITH wanted AS (
+    SELECT t.task_id, r.revision_id, r.runtime
+      FROM jobs j JOIN tasks t ON t.job_id = j.job_id
+      JOIN job_revisions r ON r.revision_id = j.revision_id
+     WHERE j.dag_id = %(dag_id)s AND j.active AND t.abandoned
+       AND r.activation = 'source' AND r.udf ->> 'sha256' IS NOT NULL AND t.status IN ('Canceled', 'Running')
+     ORDER BY t.task_id FOR UPDATE OF t
+)
+UPDATE tasks t SET revision_id = w.revision_id, runtime = w.runtime
+  FROM wanted w WHERE t.task_id = w.task_id
+RETURNING t.task_id
+"""
+_QUEUE_AGAIN = "SELECT queue_again(%(task_ids)s, %(reason)s)"
 
 _REQUEUE = """
 WITH wanted AS MATERIALIZED (

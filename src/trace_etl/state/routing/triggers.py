@@ -1,4 +1,7 @@
-"""Trigger sources: emit the event of a block range, a cursor, a partition key, a payload or a tick."""
+"""Trigger sources with a block range, a cursor, a partition key, a payload or a tick.
+
+A source emits an event for it. A source with a function gets a task, which emits the events.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,6 +18,7 @@ from trace_etl.model.errors import Conflict, Fault, Invalid, NotFound
 from trace_etl.model.scope import Range
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_one
+from trace_etl.state.routing import source_tasks
 from trace_etl.state.routing.events import find_new_ranges
 from trace_etl.state.tasks import retries
 
@@ -58,6 +62,7 @@ class _Source:
     revision_id: UUID
     activation: str
     kind: str | None
+    has_function: bool
     dataset_uuid: UUID
     dataset_version: UUID
     active: bool
@@ -68,7 +73,8 @@ class _Source:
 
 _FIND_SOURCE = """
 SELECT g.name AS dag, j.name AS job, j.job_id, j.dag_id, j.revision_id, r.activation,
-       r.source ->> 'kind' AS kind, o.dataset_uuid, o.dataset_version, j.active, r.priority = 'bulk' AS bulk,
+       r.source ->> 'kind' AS kind, r.udf ->> 'sha256' IS NOT NULL AS has_function,
+       o.dataset_uuid, o.dataset_version, j.active, r.priority = 'bulk' AS bulk,
        j.paused_by, j.bulk_paused_by
   FROM dags g JOIN jobs j USING (dag_id) JOIN job_revisions r USING (revision_id)
   JOIN job_outputs o ON o.revision_id = r.revision_id AND o.output_index = 0
@@ -96,6 +102,8 @@ async def trigger(
     if source.activation != "source" or source.kind is None or source.kind not in kinds:
         raise Conflict(f"job {job!r} cannot be triggered: it is not a {' or '.join(kinds)} source")
     scope = _check_scope(source.kind, job, scope)
+    if source.has_function:
+        return await _create_task(conn, source, scope)
     if scope.span is not None:
         return await _trigger_range(conn, org_id, source, scope, scope.span)
     return await _trigger_key(conn, org_id, source, scope)
@@ -155,6 +163,35 @@ async def _trigger_range(
     return _make_reply(source, event_ids, span.key, ranges=list(emitted), retried=retried)
 
 
+async def _create_task(conn: Conn, source: _Source, scope: TriggerScope) -> TriggerReply:
+    """Create the task of a scope, unless it was created before. One that failed runs again."""
+    key = scope.span.key if scope.span else _choose_key(scope)
+    task = await source_tasks.create(
+        conn,
+        source.job_id,
+        dedupe_key=f"trigger:{key if key is not None else f'c:{scope.cursor}'}",
+        partition_key=key,
+        start=scope.span.start if scope.span else None,
+        end=scope.span.end if scope.span else None,
+        cursor=scope.cursor,
+        parameters=scope.parameters,
+    )
+    if not task.is_same:
+        raise Conflict(f"{key or scope.cursor} was triggered before with a different payload")
+    retried: Sequence[UUID] = ()
+    if not task.created:
+        retried = await retries.retry_caused(conn, source.dag_id, task_ids=[task.task_id])
+    return _make_reply(
+        source,
+        [],
+        key,
+        scope.cursor,
+        created=task.created,
+        retried=retried,
+        task_id=task.task_id,
+    )
+
+
 async def _find_last_event(conn: Conn, source: _Source, span: Range) -> UUID:
     values = {"dataset_version": source.dataset_version, "start": span.start, "end": span.end}
     row = await (await conn.execute(_FIND_LAST_EVENT, values)).fetchone()
@@ -175,11 +212,7 @@ async def _trigger_key(
     conn: Conn, org_id: UUID, source: _Source, scope: TriggerScope
 ) -> TriggerReply:
     """Emit the event of a cursor, a key, a tick or a payload, unless it was emitted before."""
-    key = scope.key
-    if scope.scheduled_time is not None:
-        key = tick_key(scope.scheduled_time)
-    elif key is None and scope.cursor is None:
-        key = f"payload-{uuid4()}"
+    key = _choose_key(scope)
     values = _make_values(org_id, source, scope, key)
     event_id = await _emit(conn, {**values, "start": None, "end": None})
     if event_id is not None:
@@ -191,7 +224,7 @@ async def _trigger_key(
         )
     if (row[1] and bytes(row[1])) != values["hash"]:
         raise Conflict(f"{key or scope.cursor} was triggered before with a different payload")
-    retried = await retries.retry_caused(conn, source.dag_id, row[0])
+    retried = await retries.retry_caused(conn, source.dag_id, event_ids=[row[0]])
     return _make_reply(source, [row[0]], key, scope.cursor, retried=retried)
 
 
@@ -204,9 +237,11 @@ def _make_reply(
     created: bool = False,
     ranges: Sequence[Range] = (),
     retried: Sequence[UUID] = (),
+    task_id: UUID | None = None,
 ) -> TriggerReply:
     return TriggerReply(
-        event_id=event_ids[0],
+        event_id=event_ids[0] if event_ids else None,
+        task_id=task_id,
         dag=source.dag,
         job=source.job,
         partition_key=key,
@@ -218,6 +253,15 @@ def _make_reply(
         retried_task_ids=list(retried),
         deferred_by=_find_pause(source),
     )
+
+
+def _choose_key(scope: TriggerScope) -> str | None:
+    """Return the partition key of a scope without blocks; None for a cursor."""
+    if scope.scheduled_time is not None:
+        return tick_key(scope.scheduled_time)
+    if scope.key is None and scope.cursor is None:
+        return f"payload-{uuid4()}"
+    return scope.key
 
 
 async def _emit(conn: Conn, values: dict[str, Any]) -> UUID | None:

@@ -1,4 +1,4 @@
-"""Record webhook deliveries. Each delivery is one event of its source."""
+"""Record webhook deliveries. Each delivery is one event of its source, or one task of its function."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,7 @@ from trace_etl.model.errors import Conflict, NotFound
 from trace_etl.policy.webhook_scope import WebhookScope
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_one
+from trace_etl.state.routing import source_tasks
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,14 @@ class WebhookSource:
     dataset_version: UUID
     options: dict[str, Any]
     bulk: bool
+    has_function: bool
     deferred_by: str | None
 
 
 _FIND_SOURCE = """
 SELECT j.org_id, j.job_id, j.revision_id, o.dataset_uuid, o.dataset_version,
        r.source -> 'options' AS options, r.priority = 'bulk' AS bulk,
+       r.udf ->> 'sha256' IS NOT NULL AS has_function,
        coalesce(j.paused_by, CASE WHEN r.priority = 'bulk' THEN j.bulk_paused_by END)
            AS deferred_by
   FROM orgs x JOIN dags g USING (org_id) JOIN jobs j USING (dag_id)
@@ -60,6 +63,16 @@ SELECT e.event_id, t.completion_hash
 """
 
 
+@dataclass(frozen=True)
+class Delivery:
+    """What a delivery became: an event, or a task whose function emits the events."""
+
+    event_id: UUID | None
+    task_id: UUID | None
+    created: bool
+    """False if the delivery was accepted before."""
+
+
 async def deliver(
     conn: Conn,
     source: WebhookSource,
@@ -67,11 +80,13 @@ async def deliver(
     scope: WebhookScope,
     body_hash: bytes,
     payload: object,
-) -> tuple[UUID, bool]:
-    """Record a delivery. Returns its event and whether it is new.
+) -> Delivery:
+    """Record a delivery.
 
     Raises Conflict if the id was used with another body, NotFound if its event has been deleted.
     """
+    if source.has_function:
+        return await _create_task(conn, source, delivery_id, scope, payload)
     values = {
         "org_id": source.org_id,
         "job_id": source.job_id,
@@ -90,12 +105,34 @@ async def deliver(
     }
     created = await (await conn.execute(_DELIVER, values)).fetchone()
     if created is not None:
-        return created[0], True
+        return Delivery(created[0], None, True)
     existing = await (await conn.execute(_DELIVERED, values)).fetchone()
     if existing is None or existing[0] is None:
         raise NotFound(
             f"delivery {delivery_id!r} was accepted before, but its event has been deleted"
         )
     if bytes(existing[1]) != body_hash:
-        raise Conflict(f"delivery {delivery_id!r} was accepted before with a different body")
-    return existing[0], False
+        raise _make_conflict(delivery_id)
+    return Delivery(existing[0], None, False)
+
+
+async def _create_task(
+    conn: Conn, source: WebhookSource, delivery_id: str, scope: WebhookScope, payload: object
+) -> Delivery:
+    task = await source_tasks.create(
+        conn,
+        source.job_id,
+        dedupe_key=f"webhook:{delivery_id}",
+        partition_key=scope.partition_key(delivery_id),
+        start=scope.span.start if scope.span else None,
+        end=scope.span.end if scope.span else None,
+        cursor=scope.cursor,
+        parameters={"payload": payload},
+    )
+    if not task.is_same:
+        raise _make_conflict(delivery_id)
+    return Delivery(None, task.task_id, task.created)
+
+
+def _make_conflict(delivery_id: str) -> Conflict:
+    return Conflict(f"delivery {delivery_id!r} was accepted before with a different body")

@@ -130,14 +130,20 @@ async def retry_downstream(conn: Conn, job_id: UUID, span: Range) -> list[UUID]:
 
 _FIND_CAUSED = """
 SELECT t.task_id, t.status
-  FROM caused_work(%(dag_id)s, ARRAY[%(event_id)s::uuid], '{}') w JOIN tasks t USING (task_id)
+  FROM caused_work(%(dag_id)s, %(event_ids)s::uuid[], %(task_ids)s::uuid[]) w
+  JOIN tasks t USING (task_id)
  WHERE has_stopped(t)
 """
 
 
-async def retry_caused(conn: Conn, dag_id: UUID, event_id: UUID) -> list[UUID]:
-    """Run failed and canceled tasks that an event caused in its DAG again. Returns the tasks."""
-    values = {"dag_id": dag_id, "event_id": event_id}
+async def retry_caused(
+    conn: Conn, dag_id: UUID, *, event_ids: Sequence[UUID] = (), task_ids: Sequence[UUID] = ()
+) -> list[UUID]:
+    """Run failed and canceled ones of these tasks, and of all that these roots caused in their DAG, again.
+
+    Returns the tasks.
+    """
+    values = {"dag_id": dag_id, "event_ids": list(event_ids), "task_ids": list(task_ids)}
     return await _run_again(conn, await (await conn.execute(_FIND_CAUSED, values)).fetchall())
 
 

@@ -59,16 +59,17 @@ async def deliver(
             ]
         )
     async with transaction(ctx.pool) as conn:
-        event_id, created = await webhooks.deliver(
+        delivery = await webhooks.deliver(
             conn, source, x_trace_delivery, scope, hashlib.sha256(body).digest(), payload
         )
     ctx.wake.outbox.set()
     return DeliveryReply(
-        event_id=event_id,
+        event_id=delivery.event_id,
+        task_id=delivery.task_id,
         delivery_id=x_trace_delivery,
         partition_key=scope.partition_key(x_trace_delivery),
         cursor=scope.cursor,
-        created=created,
+        created=delivery.created,
         deferred_by=source.deferred_by,
     )
 

@@ -181,7 +181,7 @@ def test_the_overview_links_to_what_it_counts(admin: Visit) -> None:
     banner = page.locator(".banner")
     expect(banner).to_contain_text("2 tasks failed permanently")
     expect(banner).to_contain_text("1 batch dead-lettered")
-    expect(banner).to_contain_text("no worker for runtime ecs_python")
+    expect(banner).to_contain_text("no worker is ready for runtime ecs_python")
     expect(banner).to_contain_text("4 jobs paused")
     expect(page.get_by_role("table", name="Followed chains")).to_contain_text(f"{TIP} / follow")
     page.locator("a.stat").filter(has_text="Failed").click()

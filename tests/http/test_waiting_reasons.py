@@ -37,10 +37,10 @@ def test_the_reason_says_that_no_worker_serves_the_runtime(shared: Bench) -> Non
     (task_id,) = shared.tasks()
     queued = shared.row(task_id)["queued_at"]
     since = f"queued since {queued:%Y-%m-%d %H:%M:%S}Z"
-    assert reason(shared, task_id) == f"{since}: no worker for runtime ecs_python"
+    assert reason(shared, task_id) == f"{since}: no worker is ready for runtime ecs_python"
     with serving(shared, "ecs_python"):
         assert reason(shared, task_id) == f"{since}: waiting for a free worker slot"
-    assert reason(shared, task_id) == f"{since}: no worker for runtime ecs_python"
+    assert reason(shared, task_id) == f"{since}: no worker is ready for runtime ecs_python"
 
 
 def test_the_reason_names_the_user_who_paused_the_job(shared: Bench) -> None:

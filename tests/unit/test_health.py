@@ -38,7 +38,7 @@ def test_failures_and_pauses_are_counted(field: str, kind: str, message: str):
 def test_a_runtime_with_waiting_tasks_needs_a_worker():
     (problem,) = find_problems(replace(HEALTHY, waiting_without_workers={"ecs_udf": 1}))
     assert (problem.kind, problem.runtime) == ("runtime_without_workers", "ecs_udf")
-    assert problem.message == "no worker for runtime ecs_udf: 1 task waiting"
+    assert problem.message == "no worker is ready for runtime ecs_udf: 1 task waiting"
 
 
 def test_a_lost_worker_is_a_problem_until_one_with_its_name_connects():

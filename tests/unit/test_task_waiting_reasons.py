@@ -51,7 +51,7 @@ def test_the_reason_names_the_jobs_max_concurrency_when_it_is_reached():
 
 
 def test_the_reason_names_a_runtime_without_workers():
-    assert explain_task(QUEUED, False) == (f"{SINCE}: no worker for runtime ecs_python")
+    assert explain_task(QUEUED, False) == (f"{SINCE}: no worker is ready for runtime ecs_python")
 
 
 def test_the_reason_says_that_the_queue_does_not_answer():

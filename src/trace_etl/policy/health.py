@@ -91,7 +91,7 @@ def _check_workers(facts: HealthFacts) -> Iterator[StackProblem]:
         )
         return
     for runtime, queued in facts.waiting_without_workers.items():
-        message = f"no worker for runtime {runtime}: {_count(queued, 'task')} waiting"
+        message = f"no worker is ready for runtime {runtime}: {_count(queued, 'task')} waiting"
         yield StackProblem("runtime_without_workers", message, queued, runtime=runtime)
     live = {_name_worker(worker) for worker in facts.workers.connected}
     for name in sorted({_name_worker(worker) for worker in facts.workers.lost} - live):

@@ -52,7 +52,7 @@ def explain_task(facts: TaskFacts, runtime_has_workers: bool | None) -> str | No
     if runtime_has_workers is None:
         return f"{since}: the queue does not answer, so no worker can be woken"
     if not runtime_has_workers:
-        return f"{since}: no worker for runtime {facts.runtime}"
+        return f"{since}: no worker is ready for runtime {facts.runtime}"
     return f"{since}: waiting for a free worker slot"
 
 

@@ -187,6 +187,56 @@ def test_the_outline_of_a_dataset_agrees_with_its_details(shared: Bench, built: 
     assert shared.user.get("/v1/datasets/no_such_dataset/outline").status_code == 404
 
 
+_COUNTED = """
+SELECT count(*) AS partitions, coalesce(sum(row_count), 0)::bigint AS row_count,
+       coalesce(sum(byte_count), 0)::bigint AS byte_count, min(range_start) AS range_start,
+       max(range_end) AS range_end
+  FROM partitions WHERE dataset_version = %s
+"""
+
+
+def test_the_totals_of_a_dataset_equal_its_partitions(shared: Bench) -> None:
+    dag = shared.dag()
+    path = f"/v1/datasets/{dag.published}"
+    version = get(shared, path)["dataset_version"]
+
+    def check(gaps: list[list[int]]) -> dict[str, Any]:
+        """Compare before and after the rows of the totals are merged."""
+        (counted,) = shared.rows(_COUNTED, version)
+        for _ in range(2):
+            found = get(shared, path)
+            (listed,) = get(shared, "/v1/datasets", name=dag.published)["items"]
+            (generation,) = found["generations"]
+            assert {key: found[key] for key in counted} == counted
+            assert {key: listed[key] for key in counted} == counted
+            assert generation.items() >= {key: counted[key] for key in list(counted)[:3]}.items()
+            assert found["gaps"] == gaps
+            shared.live.run(shared.live.service.task_counter.count_once)
+        return counted
+
+    assert check([])["partitions"] == 0
+    by_block = sorted(shared.tasks(4, dag=dag), key=lambda task: shared.row(task)["range_start"])
+    for task in (by_block[0], by_block[1], by_block[3]):
+        complete(shared, task)
+    before = check([[20, 29]])
+    invalid = {"start": 10, "end": 19, "rebuild": True}
+    assert shared.user.post(f"{path}/invalidations", json=invalid).status_code == 200
+    shared.live.drain()
+    (rebuild,) = [t for t in shared.waiting(dag, "work") if t != by_block[2]]
+    attempt = shared.claimed(rebuild)
+    rewritten = shared.write_output(attempt, 77)
+    assert shared.complete(attempt, datasets_published=[rewritten]).status_code == 200
+    after = check([[20, 29]])
+    assert after["partitions"] == before["partitions"]
+    assert after["row_count"] != before["row_count"]
+    complete(shared, by_block[2])
+    check([])
+    shared.rows("DELETE FROM partitions WHERE dataset_version = %s RETURNING 1", version)
+    check([])
+    left = "SELECT count(*) FROM generation_totals WHERE dataset_version = %s"
+    assert shared.rows(left, version) == [{"count": 0}]
+
+
 def test_the_map_of_an_empty_dataset_is_empty(shared: Bench) -> None:
     found = get(shared, f"/v1/datasets/{shared.dag().published}/map")
     assert (found["first"], found["partitions"], found["listed"]) == (None, [0], [])

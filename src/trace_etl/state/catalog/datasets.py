@@ -18,7 +18,7 @@ class DatasetFilter(JobNameFilter):
     published: bool | None = None
 
 
-# The page is selected first, so only the partitions of its datasets are counted.
+# Totals and the ends of indexes: a million partitions are not read.
 _LIST = """
 WITH page AS (
     SELECT p.name, g.name AS dag, j.name AS job, w.output_name AS output, d.dataset_uuid,
@@ -51,10 +51,19 @@ SELECT page.name, dag, job, output, dataset_uuid, dataset_version, write_mode, r
                FROM dataset_producers w JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
               WHERE w.dataset_uuid = page.dataset_uuid ORDER BY 1) AS producers
   FROM page CROSS JOIN LATERAL (
-       SELECT count(*) AS partitions, coalesce(sum(row_count), 0)::bigint AS row_count,
-              coalesce(sum(byte_count), 0)::bigint AS byte_count, min(range_start) AS range_start,
-              max(range_end) AS range_end, max(committed_at) AS updated_at
-         FROM partitions WHERE dataset_version = page.dataset_version
+       SELECT coalesce(sum(t.partitions), 0)::bigint AS partitions,
+              coalesce(sum(t.row_count), 0)::bigint AS row_count,
+              coalesce(sum(t.byte_count), 0)::bigint AS byte_count,
+              (SELECT range_start FROM partitions p
+                WHERE p.dataset_version = page.dataset_version AND range_start IS NOT NULL
+                ORDER BY range_start LIMIT 1) AS range_start,
+              (SELECT range_end FROM partitions p
+                WHERE p.dataset_version = page.dataset_version AND range_start IS NOT NULL
+                ORDER BY range_start DESC LIMIT 1) AS range_end,
+              (SELECT committed_at FROM partitions p
+                WHERE p.dataset_version = page.dataset_version
+                ORDER BY commit_xid DESC LIMIT 1) AS updated_at
+         FROM generation_totals t WHERE t.dataset_version = page.dataset_version
   ) c
  ORDER BY (page.name IS NULL)::int, coalesce(page.name, ''), dag, job, output
 """

@@ -46,13 +46,21 @@ async def list_partitions(
     return await fetch_all(conn, Partition, _PAGE, {"dataset_version": dataset_version, **values})
 
 
-# Partitions do not overlap: a gap begins where the previous partition ends.
+# Partitions do not overlap: a gap begins where the previous partition ends. A generation without a gap has as
+# many blocks as its extent, so its partitions are not read.
 _GAPS = """
 SELECT reached + 1, range_start - 1 FROM (
     SELECT range_start, lag(range_end) OVER (ORDER BY range_start) AS reached
-      FROM partitions WHERE dataset_version = %(dataset_version)s AND range_start IS NOT NULL) p
+      FROM partitions WHERE dataset_version = %(dataset_version)s AND range_start IS NOT NULL
+       AND (SELECT sum(blocks) FROM generation_totals WHERE dataset_version = %(dataset_version)s)
+         < (SELECT range_end FROM partitions
+             WHERE dataset_version = %(dataset_version)s AND range_start IS NOT NULL
+             ORDER BY range_start DESC LIMIT 1)
+         - (SELECT range_start FROM partitions
+             WHERE dataset_version = %(dataset_version)s AND range_start IS NOT NULL
+             ORDER BY range_start LIMIT 1) + 1) p
  WHERE range_start > reached + 1
- ORDER BY 1 LIMIT %(limit)s
+ ORDER BY range_start LIMIT %(limit)s
 """
 
 
@@ -86,12 +94,13 @@ _GENERATIONS = """
 SELECT v.dataset_version, v.generation_no,
        CASE v.dataset_version WHEN d.dataset_version THEN 'current'
                               WHEN d.building_version THEN 'building' ELSE 'old' END AS state,
-       v.created_at, p.*
+       v.created_at, t.*
   FROM datasets d JOIN dataset_versions v USING (dataset_uuid)
  CROSS JOIN LATERAL (
-       SELECT count(*) AS partitions, coalesce(sum(row_count), 0)::bigint AS row_count,
+       SELECT coalesce(sum(partitions), 0)::bigint AS partitions,
+              coalesce(sum(row_count), 0)::bigint AS row_count,
               coalesce(sum(byte_count), 0)::bigint AS byte_count
-         FROM partitions WHERE dataset_version = v.dataset_version) p
+         FROM generation_totals WHERE dataset_version = v.dataset_version) t
  WHERE d.dataset_uuid = %(dataset_uuid)s ORDER BY v.generation_no DESC LIMIT %(limit)s
 """
 

@@ -45,6 +45,8 @@ jobs:
   - {{name: request, source: {{kind: manual}}, outputs: [ranges]}}
   - {{name: early, operator: cryo_ingest, inputs: [{{from: {{job: request}}}}], outputs: [logs],
      config: {{finality: provisional}}}}
+  - {{name: sums, operator: sql, inputs: [{{from: {{job: early}}}}], outputs: [sums],
+     config: {{sql: SELECT count(*) AS n FROM logs}}}}
   - {{name: follow, operator: block_follower, source: {{kind: always_on}}, outputs: [hot_blocks, hot_logs]}}
 publish:
   - {{name: {name}_logs, from: {{job: early}}, hot: {{job: follow, output: hot_logs}}}}
@@ -255,13 +257,13 @@ def test_reorganisations_deeper_than_the_rule_are_found_in_tables_and_provisiona
     follower = tip_of(here, dag, "follow")
     outputs = {o["name"]: o for o in follower.claimed["task"]["outputs"]}
 
-    def replace(start: int, end: int) -> None:
+    def replace(start: int, end: int, is_reorganisation: bool = True) -> None:
         """Report as a follower that blocks were replaced in each of its tables."""
         invalid = [
             {
                 **{key: output[key] for key in ("dataset_uuid", "dataset_version")},
                 **{"kind": "row_range", "start": start, "end": end},
-                **{"reason": "reorganisation", "key": f"{start}-{end}-{name}"},
+                **{"is_reorganisation": is_reorganisation, "key": f"{start}-{end}-{name}"},
             }
             for name, output in outputs.items()
         ]
@@ -280,6 +282,8 @@ def test_reorganisations_deeper_than_the_rule_are_found_in_tables_and_provisiona
     logs = f"{dag}_logs"
     replace(18, 19)
     assert found() == [], "two blocks are not deeper than two"
+    replace(10, 16, is_reorganisation=False)
+    assert found() == [], "the follower replaced them for another reason"
     replace(17, 19)
     assert found() == [("deep", logs, 17, 3)]
     # The same first block again, and less deep: another reorganisation.
@@ -298,6 +302,12 @@ def test_reorganisations_deeper_than_the_rule_are_found_in_tables_and_provisiona
         assert found() == (
             [] if provisional else [("deep", logs, 0, 10), ("deep_logs", logs, 0, 10)]
         )
+        derived = tip_of(here, dag, "sums")
+        published = here.write_output(derived, content=rows)
+        assert here.complete(derived, datasets_published=[published]).status_code == 200
+        assert found() == [], "what was built again is not another reorganisation"
+    marks = here.user.get("/v1/invalidations", params={"is_reorganisation": True}).json()["items"]
+    assert (dag, "sums") in {(mark["dag"], mark["job"]) for mark in marks}
 
 
 def test_a_follower_that_is_not_published_notifies_under_the_name_of_its_output(
@@ -308,7 +318,7 @@ def test_a_follower_that_is_not_published_notifies_under_the_name_of_its_output(
     dag = deploy(here, receiver.url, text=text)
     follower = tip_of(here, dag, "follow")
     invalid = {k: follower.output[k] for k in ("dataset_uuid", "dataset_version")}
-    invalid |= {"kind": "row_range", "start": 5, "end": 9, "reason": "reorganisation", "key": "a"}
+    invalid |= {"kind": "row_range", "start": 5, "end": 9, "is_reorganisation": True, "key": "a"}
     assert here.events(follower, invalidations=[invalid]).status_code == 200
     run_pass(here)
     [item] = listed(here, dag)

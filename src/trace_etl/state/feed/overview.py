@@ -91,9 +91,9 @@ SELECT g.name AS dag, j.name AS job, t.task_id, t.status, t.worker_id, e.cursor_
             extract(epoch FROM now() - greatest(h.reported_at, t.started_at))::bigint
        END AS silent_seconds,
        (SELECT count(DISTINCT (i.made_at, i.range_start))
-          FROM job_outputs o JOIN invalidations i ON i.dataset_uuid = o.dataset_uuid
+          FROM job_outputs o JOIN reorganisations i ON i.dataset_uuid = o.dataset_uuid
          WHERE o.revision_id = t.revision_id AND i.task_id = t.task_id
-           AND i.made_at > now() - interval '1 day' AND i.is_reorganisation) AS reorganisations,
+           AND i.made_at > now() - interval '1 day') AS reorganisations,
        CASE WHEN t.status <> 'Running' THEN t.error_message END AS reason
   FROM jobs j JOIN dags g USING (dag_id) JOIN job_revisions r ON r.revision_id = j.revision_id
  CROSS JOIN LATERAL (

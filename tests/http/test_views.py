@@ -237,6 +237,47 @@ def test_the_totals_of_a_dataset_equal_its_partitions(shared: Bench) -> None:
     assert shared.rows(left, version) == [{"count": 0}]
 
 
+def test_what_is_counted_can_be_listed(shared: Bench) -> None:
+    dag = shared.dag()
+    first, second = sorted(shared.tasks(2, dag=dag), key=lambda t: shared.row(t)["range_start"])
+    complete(shared, first)
+    fault = {"error_code": "node_down", "error_message": "no answer", "retryable": True}
+    assert shared.complete(shared.claimed(second), "Failed", **fault).status_code == 200
+
+    def listed(path: str = "/v1/tasks", **filters: object) -> list[Any]:
+        items = get(shared, path, dag=dag.name, **filters)["items"]
+        return [item.get("task_id") or item["partition_key"] for item in items]
+
+    job = get(shared, f"/v1/jobs/{dag.name}/work")
+    assert (job["failed"], job["retrying"]) == (0, 1)
+    assert listed(status="Failed", retrying=True) == [second]
+    assert listed(status="Failed", retrying=False) == []
+    finished = get(shared, f"/v1/tasks/{first}")["finished_at"]
+    assert listed(job="work", finished_after=finished) == []
+    assert listed(job="work", finished_after="2020-01-01T00:00:00Z", status="Completed") == [first]
+    assert shared.user.get("/v1/tasks", params={"finished_after": "2020-01-01"}).status_code == 422
+
+    pause = {"dag": dag.name, "job": "after"}
+    assert shared.user.post("/v1/pauses", json=pause).status_code == 200
+    shared.live.drain()
+    assert listed("/v1/events", job="work", deferred=True) == ["0-9"]
+    assert "0-9" not in listed("/v1/events", job="work", deferred=False)
+    assert shared.user.post("/v1/pauses/resume", json=pause).status_code == 200
+    shared.live.drain()
+    assert listed("/v1/events", deferred=True) == []
+
+    complete(shared, shared.waiting(dag, "after")[0])
+    invalid = {"start": 0, "end": 9, "rebuild": False}
+    path = f"/v1/datasets/{dag.published}/invalidations"
+    assert shared.user.post(path, json=invalid).status_code == 200
+    shared.live.drain()
+    (made,) = get(shared, "/v1/invalidations", dataset=dag.published)["items"]
+    again = listed(invalidation_id=made["invalidation_id"])
+    assert (len(again), made["tasks"]) == (1, 1)
+    assert shared.row(again[0])["invalidation_id"] is not None
+    assert listed(invalidation_id=uuid4()) == []
+
+
 def test_the_map_of_an_empty_dataset_is_empty(shared: Bench) -> None:
     found = get(shared, f"/v1/datasets/{shared.dag().published}/map")
     assert (found["first"], found["partitions"], found["listed"]) == (None, [0], [])

@@ -42,6 +42,9 @@ def tasks(
     status: Annotated[
         str | None, typer.Option(help="Queued, Running, Completed, Failed or Canceled.")
     ] = None,
+    invalidation: Annotated[
+        str | None, typer.Option(help="Only tasks that build again what this invalidation marked.")
+    ] = None,
     limit: LimitOption = 50,
     after: AfterOption = None,
     home: HomeOption = DEFAULT_HOME,
@@ -57,6 +60,7 @@ def tasks(
         dag=dag,
         job=job,
         status=status.capitalize() if status else None,
+        invalidation_id=invalidation,
         limit=limit,
         after=after,
     )

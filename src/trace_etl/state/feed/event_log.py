@@ -22,6 +22,8 @@ from trace_etl.state.db.rows import (
 class EventFilter(JobNameFilter):
     dataset: Name | None = None
     routed: bool | None = None
+    deferred: bool | None = None
+    """Whether a job that the event is for is paused, and the event waits until the job resumes."""
 
 
 _LIST = """
@@ -31,6 +33,9 @@ SELECT * FROM event_details
    AND (%(job)s::text IS NULL OR job = %(job)s)
    AND (%(dataset)s::text IS NULL OR dataset = %(dataset)s)
    AND (%(routed)s::boolean IS NULL OR (routed_at IS NOT NULL) = %(routed)s)
+   AND (%(deferred)s::boolean IS NULL
+        OR EXISTS (SELECT FROM deferred_events f WHERE f.event_id = event_details.event_id)
+           = %(deferred)s)
    AND (%(before)s::timestamptz IS NULL
         OR (accepted_at, event_id) < (%(before)s, %(before_id)s))
  ORDER BY accepted_at DESC, event_id DESC

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from pydantic import AwareDatetime
+
 from trace_etl.api.body import Name
 from trace_etl.api.user.tasks.tasks import AttemptItem, TaskDefinition, TaskItem
 from trace_etl.model.errors import NotFound
@@ -33,6 +35,11 @@ class TaskFilter(WorkFilter):
     status: TaskStatus | None = None
     worker: Name | None = None
     error_code: Name | None = None
+    retrying: bool | None = None
+    """Whether a failed task will run again."""
+    finished_after: AwareDatetime | None = None
+    invalidation_id: UUID | None = None
+    """Tasks that build again what this invalidation marked."""
 
 
 _LIST = """
@@ -45,6 +52,11 @@ SELECT *, explain_hold(task_id) AS held_by FROM task_details
    AND (%(runtime)s::text IS NULL OR runtime = %(runtime)s)
    AND (%(worker)s::text IS NULL OR worker_id = %(worker)s)
    AND (%(error_code)s::text IS NULL OR error_code = %(error_code)s)
+   AND (%(retrying)s::boolean IS NULL OR (retry_at IS NOT NULL) = %(retrying)s)
+   AND (%(finished_after)s::timestamptz IS NULL OR finished_at > %(finished_after)s)
+   AND (%(invalidation_id)s::uuid IS NULL OR task_id IN (
+        SELECT c.task_id FROM invalidation_consumers c
+         WHERE c.invalidation_id = %(invalidation_id)s))
    AND (%(before)s::timestamptz IS NULL OR (created_at, task_id) < (%(before)s, %(before_id)s))
  ORDER BY created_at DESC, task_id DESC
  LIMIT %(limit)s

@@ -27,6 +27,8 @@ class RuntimeItem(Reply):
     """Seconds; null: never."""
     workers: int | None
     """Connected workers; null if the queue does not know them."""
+    worker_ids: list[str]
+    """The ids of these workers."""
 
 
 class RuntimeList(ListReply[RuntimeItem]):

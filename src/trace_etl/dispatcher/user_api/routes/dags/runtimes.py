@@ -26,6 +26,7 @@ async def _describe(ctx: Context, name: str) -> RuntimeItem:
                 "name": name,
                 "queue": None,
                 "workers": 1,
+                "worker_ids": [],
             }
         )
     consumers = await ctx.queue.consumers(queue)
@@ -37,5 +38,6 @@ async def _describe(ctx: Context, name: str) -> RuntimeItem:
             "name": name,
             "queue": queue,
             "workers": workers,
+            "worker_ids": sorted(consumers or ()),
         }
     )

@@ -2,12 +2,17 @@
 
 import logging
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import structlog
 
 
-def configure(process: str, level: str = "info") -> None:
-    """Send structlog and the standard library's warnings through one JSON renderer."""
+def configure(process: str, level: str = "info", copy: Callable[[str], None] | None = None) -> None:
+    """Send structlog and the standard library's warnings through one JSON renderer.
+
+    `copy` gets each line of structlog, too.
+    """
     threshold = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[
@@ -17,6 +22,7 @@ def configure(process: str, level: str = "info") -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
+            *([_pass_to(copy)] if copy else []),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -25,6 +31,14 @@ def configure(process: str, level: str = "info") -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     # It warns about each malformed request: a client without a token could fill the log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+
+
+def _pass_to(copy: Callable[[str], None]) -> structlog.types.Processor:
+    def pass_on(_: object, __: str, line: Any) -> str:
+        copy(line)
+        return line
+
+    return pass_on
 
 
 def _add_process_name(process: str) -> structlog.types.Processor:

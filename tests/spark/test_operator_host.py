@@ -20,6 +20,7 @@ from support.waiting import eventually
 from trace_etl.http.clients.dispatcher_client import Refused
 from trace_etl.spark.errors import TaskCanceled
 from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.output import MAX_BYTES
 from trace_etl.worker.hosts.failures import FailedInHost, describe_failure
 from trace_etl.worker.hosts.host_process import HostLost, HostProcess
 from trace_etl.worker.hosts.host_runner import HostRunner
@@ -144,16 +145,46 @@ def test_calls_and_output_reach_the_worker_and_secrets_do_not_reach_its_log(
     assert [(head.position, head.head) for head in heard.heads] == [(7, 9)]
     assert "talkative.py" in failure.output
     assert [event.cursor for event in heard.events] == [7]
-    assert heard.output == f"hello {SECRET}\n".encode()
+    assert heard.output == f"hello {SECRET}\n".encode() * 2  # printed, and sent by `context.log`
     printed = ""
 
     def is_printed() -> bool:
         nonlocal printed
         printed += capfd.readouterr().err
-        return "hello ***" in printed
+        return "raw hello ***" in printed
 
     eventually(is_printed, "the output of the host is copied")
     assert SECRET not in printed
+
+
+def speak(hosts: HostRunner, word: str, flood: int = 0) -> list[str]:
+    """Run an operator that prints and logs a word in every way. Returns the lines of its output."""
+    heard = Listener()
+    with pytest.raises(FailedInHost, match=word):
+        hosts.run(task("loud", {"say": word, "flood": flood}, ["told"]), heard.link())
+    return heard.output.decode().splitlines()
+
+
+def test_what_operators_print_and_log_at_the_same_time_belongs_to_their_attempts(
+    hosts: HostRunner, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("alpha", "omega")
+    with ThreadPoolExecutor(2) as pool:
+        outputs = list(pool.map(lambda word: speak(hosts, word), words))
+    for word, lines in zip(words, outputs, strict=True):
+        assert all(word in line for line in lines), lines
+        assert lines.count(f"{word} in a thread") == lines.count(f"{word} on stderr") == 200
+        assert {f"{word} in bytes", f"INFO loud: {word} logged"} <= set(lines)
+        assert any('"event": "event"' in line for line in lines)
+        assert f"{word} in an executor" in lines
+        assert lines[-1].endswith(f"{word} without an end")
+    printed = capfd.readouterr().err
+    assert "in a thread" not in printed and "loud:" not in printed
+
+
+def test_a_host_passes_on_a_limited_part_of_the_output_of_an_attempt(hosts: HostRunner) -> None:
+    lines = speak(hosts, "loud", flood=3 * MAX_BYTES)
+    assert len("\n".join(lines)) in range(MAX_BYTES, MAX_BYTES + 8000)
 
 
 def test_a_refused_call_fails_the_operator_with_the_code_of_the_refusal(hosts: HostRunner) -> None:

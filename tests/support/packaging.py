@@ -20,7 +20,7 @@ def install_example(source: Path, target: Path) -> None:
 def install_test_operators(target: Path) -> None:
     """Install the operators that only tests use."""
     shutil.copytree(_PACKAGES, target, dirs_exist_ok=True)
-    names = ("stubborn", "talkative")
+    names = ("loud", "stubborn", "talkative")
     points = {name: f"trace_test_operators:{name.upper()}" for name in names}
     write_metadata(target, "trace-test-operators", "1.0", points)
 

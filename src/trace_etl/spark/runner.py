@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -23,8 +23,9 @@ from trace_etl.spark.io import appends, batches, reports
 from trace_etl.spark.io.column_names import check_names
 from trace_etl.spark.io.time_keys import map_partitions
 from trace_etl.spark.io.writers import Frame, OutputFile, mark_success
-from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.link import DispatcherLink, ignore_output
 from trace_etl.spark.operators import RunOperator, find_operator
+from trace_etl.spark.output import capture
 from trace_etl.spark.session.engine import JobLabels
 from trace_etl.spark.session.failures import translate_error
 from trace_etl.spark.session.warm_session import WarmSession
@@ -77,7 +78,8 @@ class SparkRunner:
         """Run the task and return what it produced. Raises OperatorError."""
         operate = find_operator(task.operator)
         config = _check_config(task)
-        with self._register_run(task) as run:
+        log = link.log if link else ignore_output
+        with self._register_run(task, log) as run, capture(log):
             try:
                 # Sessions are returned inside the `try`, because a dead JVM may show only then.
                 with ExitStack() as leases:
@@ -173,14 +175,14 @@ class SparkRunner:
         }
 
     @contextmanager
-    def _register_run(self, task: TaskPayload) -> Generator[_Run]:
+    def _register_run(self, task: TaskPayload, log: Callable[[bytes], None]) -> Generator[_Run]:
         with self._lock:
             used = {run.jobs.pool for run in self._runs}
             pool = next(
                 name for name in map("slot-{}".format, itertools.count()) if name not in used
             )
             tag = f"{task.task_id}-{task.attempt}-{next(self._numbers)}"
-            jobs = JobLabels(tag, f"{task.job.dag_name}.{task.job.name}", pool)
+            jobs = JobLabels(tag, f"{task.job.dag_name}.{task.job.name}", pool, log)
             run = _Run(task.task_id, task.attempt, jobs)
             self._runs.append(run)
         try:

@@ -30,6 +30,7 @@ from trace_etl.spark.evm.reading import unpack_slice
 from trace_etl.spark.evm.recent_blocks import BlockRef, LinkedBlock
 from trace_etl.spark.evm.stream import offset_at
 from trace_etl.spark.follow.follower import TRANSIENT_ERRORS, BlockBatch, ChainFollower
+from trace_etl.spark.output import attribute, find_output
 from trace_etl.spark.session.failures import is_spark_lost, translate_error
 
 _log = structlog.stdlib.get_logger()
@@ -100,7 +101,12 @@ class StreamingFollower:
                 state.is_over = True
 
     def _start_query(self, state: _QueryState, checkpoint: str) -> StreamingQuery:
-        conf, poll = self.spark.conf, self.follower.plan.poll
+        conf, poll, output = self.spark.conf, self.follower.plan.poll, find_output()
+
+        def write_batch(frame: DataFrame, _: int) -> None:
+            with attribute(output):  # all followers share the threads that Spark calls back
+                self._process_batch(state, frame)
+
         default = conf.get(_POLLING)
         # A trigger interval would also delay batches during catch-up; the polling delay applies
         # only when there is no new data.
@@ -108,7 +114,7 @@ class StreamingFollower:
         try:
             return (
                 self._read_stream()
-                .writeStream.foreachBatch(lambda frame, _: self._process_batch(state, frame))
+                .writeStream.foreachBatch(write_batch)
                 .option("checkpointLocation", checkpoint)
                 .start()
             )

@@ -18,6 +18,7 @@ from trace_etl.spark.errors import SparkNotStarted
 from trace_etl.spark.session import jvm
 from trace_etl.spark.session.conf import is_local, spark_conf
 from trace_etl.spark.session.engine import JobLabels, register_sources
+from trace_etl.spark.session.executor_output import PROPERTY, follow_file
 from trace_etl.spark.session.failures import first_line
 from trace_etl.spark.session.scratch import Scratch
 from trace_etl.spark.settings import SparkSettings
@@ -75,10 +76,22 @@ class ClassicEngine:
         active = cast("Any", session)._jvm.org.apache.spark.sql.classic.SparkSession
         active.setActiveSession(cast("Any", session)._jsparkSession)
         try:
-            with _label_jobs(session.sparkContext, jobs) if jobs else nullcontext():
+            with self._label_jobs(session.sparkContext, jobs) if jobs else nullcontext():
                 yield
         finally:
             active.clearActiveSession()
+
+    @contextmanager
+    def _label_jobs(self, context: SparkContext, jobs: JobLabels) -> Generator[None]:
+        """Label the jobs of this thread. Their output is kept if executors can reach the scratch files."""
+        assert self._scratch is not None  # Spark has started
+        file = self._scratch.directory / f"output-{jobs.tag}"
+        with (
+            _label_jobs(context, jobs),
+            follow_file(file, jobs.log),
+            _set_property(context, PROPERTY, str(file)),
+        ):
+            yield
 
     def cancel_jobs(self, session: SparkSession, tag: str) -> None:
         if self.is_alive:
@@ -121,6 +134,15 @@ def _label_jobs(context: SparkContext, jobs: JobLabels) -> Generator[None]:
         context.removeJobTag(jobs.tag)
         context.setJobDescription(cast("str", None))
         context.setLocalProperty(_POOL, cast("str", None))
+
+
+@contextmanager
+def _set_property(context: SparkContext, name: str, value: str) -> Generator[None]:
+    context.setLocalProperty(name, value)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(name, cast("str", None))
 
 
 def _run_in_thread(work: Callable[..., _T], *args: Any) -> _T:

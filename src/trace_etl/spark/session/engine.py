@@ -3,6 +3,7 @@
 Only `classic_engine`, `connect_engine` and `sql_guard.query` know the difference.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,16 +11,19 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from trace_etl.spark.evm.source import EvmDataSource
+from trace_etl.spark.link import ignore_output
 from trace_etl.spark.sql_guard.plan_tree import SqlParser
 
 
 @dataclass(frozen=True)
 class JobLabels:
-    """Labels of a task's Spark jobs: a tag to cancel them by, a title and a scheduler pool."""
+    """Labels of a task's Spark jobs: a tag to cancel them by, a title, a scheduler pool, their output."""
 
     tag: str
     title: str
     pool: str
+    log: Callable[[bytes], None] = ignore_output
+    """Keeps what Python code of executors prints."""
 
 
 class SparkEngine(Protocol):

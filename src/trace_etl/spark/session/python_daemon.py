@@ -11,6 +11,8 @@ import os
 import sys
 from pathlib import Path
 
+from trace_etl.spark.session import executor_output
+
 _WITHOUT_THREADS = {
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
@@ -48,6 +50,7 @@ def main() -> None:
     """Serve forks until Spark closes the standard input."""
     if not import_modules():
         os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])  # noqa: S606
+    executor_output.install()
     gc.freeze()  # PySpark collects garbage after every task; scanning the modules would take longer
 
     from pyspark.daemon import manager

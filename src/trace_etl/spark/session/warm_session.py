@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from trace_etl.spark import output
 from trace_etl.spark.errors import SparkNotStarted
 from trace_etl.spark.session.classic_engine import ClassicEngine
 from trace_etl.spark.session.conf import is_connect
@@ -110,7 +111,8 @@ class WarmSession:
 
     def _start(self) -> None:
         try:
-            self._spark = self.engine.start()
+            with output.attribute(None):  # the threads of the application serve all tasks
+                self._spark = self.engine.start()
         except SparkNotStarted:
             self._discard()
             raise

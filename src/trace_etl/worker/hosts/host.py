@@ -26,6 +26,7 @@ from trace_etl.api.task.events import ChainHead, Event
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.data import migrations
 from trace_etl.model.errors import TraceError
+from trace_etl.spark import output
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.hosts.failures import FailedInHost, Failure, describe_failure
 from trace_etl.worker.hosts.frames import Frames
@@ -158,7 +159,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     cfg = HostSettings()  # pyright: ignore[reportCallIssue] - filled from the environment
-    logs.configure("host", cfg.log_level)
+    logs.configure("host", cfg.log_level, copy=output.add_line)
+    output.install()
     connection = socket.socket(fileno=cfg.host_fd)
     connection.set_inheritable(False)
     frames = Frames(connection)

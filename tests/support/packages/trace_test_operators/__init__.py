@@ -12,6 +12,12 @@ class TalkativeConfig(OperatorConfig):
     say: str
 
 
+class LoudConfig(OperatorConfig):
+    say: str
+    flood: int = 0
+
+
+LOUD = Operator("loud", LoudConfig, ("spark",), one_output, module="trace_test_operators.loud")
 STUBBORN = Operator(
     "stubborn", StubbornConfig, ("spark",), one_output, module="trace_test_operators.stubborn"
 )

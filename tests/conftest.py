@@ -4,6 +4,7 @@ import faulthandler
 import gc
 import os
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.kernels import without_kernels
+from support.lifecycle.lifecycle import Bench, bench
 from support.scheduling import GroupScheduling, order_key
 from support.services.dispatcher import Live, Secrets, live
 from support.services.postgres import Templates, copied, postgres_server
@@ -80,6 +82,35 @@ def dispatcher(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Live]:
     """A Dispatcher whose loops run only when a test calls them."""
     with live(secrets, dsns, tmp_path / "objects") as running:
         yield running
+
+
+@pytest.fixture
+def alone(dispatcher: Live) -> Generator[Bench]:
+    """A Dispatcher with databases of its own, for one test: the test reads or changes all rows of a table."""
+    with bench(dispatcher) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def own_bench(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Bench]:
+    """A Dispatcher with databases of its own, for the tests of one file."""
+    objects = tmp_path_factory.mktemp("objects")
+    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def replicas(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[list[Bench]]:
+    """Two Dispatchers over one database, whose loops run only when a test calls them."""
+    objects = tmp_path_factory.mktemp("objects")
+    with ExitStack() as stack:
+        dsns = stack.enter_context(copied(templates))
+        running = [stack.enter_context(live(secrets, dsns, objects)) for _ in range(2)]
+        yield [stack.enter_context(bench(one)) for one in running]
 
 
 # Test modules stay until the end: the garbage collector need not look at their objects.

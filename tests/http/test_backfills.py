@@ -1,6 +1,5 @@
 """Backfills over HTTPS and on the command line: preview, run, fail, resume, cancel, rewrite."""
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,27 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from support.dags.pressure import Graph, balance, graph
-from support.lifecycle.lifecycle import Attempt, Bench, bench, run_concurrently
-from support.services.dispatcher import Secrets, live
-from support.services.postgres import Templates, copied
+from support.lifecycle.lifecycle import Attempt, Bench, run_concurrently
 from support.users import new_org, new_user
 from trace_etl.cli.main import app
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
-
-
-@pytest.fixture(scope="module")
-def backfill_bench(
-    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Bench]:
-    """A Dispatcher with its own database, because the feeder processes every backfill."""
-    objects = tmp_path_factory.mktemp("objects")
-    with (
-        copied(templates) as dsns,
-        live(secrets, dsns, objects) as running,
-        bench(running) as own_bench,
-    ):
-        yield own_bench
 
 
 @dataclass(frozen=True)
@@ -110,11 +93,11 @@ class BackfillRun:
 
 
 @pytest.fixture
-def backfills(backfill_bench: Bench) -> BackfillRun:
-    backfill_bench.rows(
+def backfills(own_bench: Bench) -> BackfillRun:
+    own_bench.rows(
         "UPDATE backfills SET state = 'canceled', ended_at = now() WHERE state = 'running'"
     )
-    return BackfillRun(graph(backfill_bench, {"work": "split", "after": "work"}))
+    return BackfillRun(graph(own_bench, {"work": "split", "after": "work"}))
 
 
 def test_a_backfill_creates_bulk_tasks_per_chunk_and_downstream_tasks_are_bulk_too(
@@ -382,7 +365,7 @@ def test_a_forced_backfill_rewrites_partitions_and_rebuilds_their_consumers(
 
 
 def test_a_backfill_keeps_the_queue_below_its_window_and_the_backpressure_limit(
-    backfill_bench: Bench, backfills: BackfillRun
+    own_bench: Bench, backfills: BackfillRun
 ) -> None:
     backfill = backfills.request("work", 0, 999).json()
     backfills.feed(window=7)
@@ -392,10 +375,10 @@ def test_a_backfill_keeps_the_queue_below_its_window_and_the_backpressure_limit(
     assert len(backfills.g.queued("work")) == 7
     assert backfills.state(backfill)["pending"] == 90
     backfills.post(backfill, "cancel")
-    limited = BackfillRun(graph(backfill_bench, {"work": "split; max_queue_depth: 10"}))
+    limited = BackfillRun(graph(own_bench, {"work": "split; max_queue_depth: 10"}))
     limited.start("work", 0, 999)
     assert len(limited.g.queued("work")) == 5
-    balance(backfill_bench)
+    balance(own_bench)
     assert limited.g.paused() == {}
 
 
@@ -432,36 +415,36 @@ def test_a_splitter_forwards_a_range_once(backfills: BackfillRun) -> None:
 
 
 def test_a_redeploy_that_changes_the_job_ends_its_backfill(
-    backfill_bench: Bench, backfills: BackfillRun
+    own_bench: Bench, backfills: BackfillRun
 ) -> None:
     backfill = backfills.start("work", 0, 19)
-    text = backfill_bench.rows(
+    text = own_bench.rows(
         "SELECT v.text FROM dags g JOIN dag_versions v USING (dag_version) WHERE g.name = %s",
         backfills.g.name,
     )[0]["text"]
     changed = text.replace('sql: "SELECT 1"', 'sql: "SELECT 2"')
-    assert backfill_bench.user.post("/v1/dags", json={"text": changed}).status_code == 200
+    assert own_bench.user.post("/v1/dags", json={"text": changed}).status_code == 200
     backfills.feed()
     state = backfills.state(backfill)
     assert (state["state"], state["why"]) == ("canceled", "the job was redeployed")
 
 
 def test_retention_deletes_backfills_that_ended_long_ago(
-    backfill_bench: Bench, backfills: BackfillRun
+    own_bench: Bench, backfills: BackfillRun
 ) -> None:
     old, recent = backfills.start("work", 0, 9), backfills.start("work", 10, 19)
     backfills.post(old, "cancel")
     backfills.post(recent, "cancel")
-    backfill_bench.rows(
+    own_bench.rows(
         "UPDATE backfills SET ended_at = now() - interval '31 days' WHERE backfill_id = %s",
         old["backfill_id"],
     )
-    while backfill_bench.live.run(backfill_bench.live.service.retention.delete_once):
+    while own_bench.live.run(own_bench.live.service.retention.delete_once):
         pass
     assert backfills.bench.user.get(f"/v1/backfills/{old['backfill_id']}").status_code == 404
     assert backfills.state(recent)["state"] == "canceled"
     chunks = "SELECT 1 FROM backfill_chunks WHERE backfill_id = %s"
-    assert backfill_bench.rows(chunks, old["backfill_id"]) == []
+    assert own_bench.rows(chunks, old["backfill_id"]) == []
 
 
 def test_an_impossible_backfill_is_refused_with_the_reason(backfills: BackfillRun) -> None:
@@ -521,10 +504,10 @@ def test_a_source_backfill_emits_few_events_per_pass_and_none_while_paused(
 
 
 def test_a_source_without_a_splitter_downstream_uses_the_default_chunk_size(
-    backfill_bench: Bench,
+    own_bench: Bench,
 ) -> None:
-    split = BackfillRun(graph(backfill_bench, {"work": "split"}))
-    direct = BackfillRun(graph(backfill_bench, {"work": "request"}))
+    split = BackfillRun(graph(own_bench, {"work": "split"}))
+    direct = BackfillRun(graph(own_bench, {"work": "request"}))
     assert split.preview("request", 0, 4999)["chunk"] == 5000
     assert direct.preview("request", 0, 4999)["chunk"] == 1000
 
@@ -538,7 +521,7 @@ def test_a_source_without_a_splitter_downstream_uses_the_default_chunk_size(
     ids=["cron", "webhook"],
 )
 def test_a_cron_or_webhook_source_names_the_job_to_backfill_instead(
-    backfill_bench: Bench, source: str, why: str
+    own_bench: Bench, source: str, why: str
 ) -> None:
     name = f"s_{uuid4().hex[:12]}"
     text = f"""
@@ -551,9 +534,9 @@ jobs:
     outputs: [out]
     config: {{sql: "SELECT 1"}}
 """
-    assert backfill_bench.user.post("/v1/dags", json={"text": text}).status_code == 200
+    assert own_bench.user.post("/v1/dags", json={"text": text}).status_code == 200
     body = {"dag": name, "job": "source", "start": 0, "end": 9}
-    reply = backfill_bench.user.post("/v1/backfills", json=body)
+    reply = own_bench.user.post("/v1/backfills", json=body)
     assert reply.status_code == 409
     assert f"{why}; backfill its consumers: {name}.work" in reply.json()["detail"]
 

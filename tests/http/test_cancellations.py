@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from support.dags.dags import FOLLOWER
 from support.lifecycle.lifecycle import Bench, run_concurrently
 from support.users import new_user
 
@@ -95,16 +96,7 @@ def test_a_request_must_choose_tasks_and_needs_a_writer(shared: Bench) -> None:
 
 def test_a_follower_is_canceled_by_its_id_only(shared: Bench) -> None:
     name = f"f_{uuid4().hex[:12]}"
-    text = f"""
-name: {name}
-jobs:
-  - name: follow
-    operator: block_follower
-    activation: source
-    source: {{kind: always_on}}
-    outputs: [hot_blocks]
-    config: {{rpc: default}}
-"""
+    text = FOLLOWER.format(name=name)
     assert shared.user.post("/v1/dags", json={"text": text}).status_code == 200
     shared.live.run(shared.live.service.sources.supervise_once)
     query = {"dag": name, "job": "follow"}

@@ -5,7 +5,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Generator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +16,6 @@ import pytest
 from support.data.changes import following
 from support.lifecycle.lifecycle import Attempt, Bench, bench
 from support.services.dispatcher import Secrets, live
-from support.services.postgres import Templates, copied
 from support.users import new_org, new_user
 from support.waiting import eventually
 from trace_etl.dispatcher.user_api.change_feed import ChangeFilter
@@ -210,7 +208,7 @@ def test_a_stream_ends_when_its_user_is_disabled(
 
 @pytest.fixture
 def limited(secrets: Secrets, dsns: Dsns, tmp_path: Path) -> Generator[Bench]:
-    """A Dispatcher with three streams, two of them for one user."""
+    """A Dispatcher with three streams, replicas of them for one user."""
     limits = {"changes_clients": 3, "changes_clients_per_user": 2}
     with (
         live(secrets, dsns, tmp_path / "objects", **limits) as running,
@@ -338,19 +336,10 @@ def test_a_stream_survives_the_end_of_all_postgres_sessions(
             stream.until("task", partition_key=f"{start}-{start + 9}")
 
 
-@pytest.fixture(scope="module")
-def two(
-    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[list[Bench]]:
-    objects = tmp_path_factory.mktemp("objects")
-    with ExitStack() as stack:
-        dsns = stack.enter_context(copied(templates))
-        lives = [stack.enter_context(live(secrets, dsns, objects)) for _ in range(2)]
-        yield [stack.enter_context(bench(dispatcher)) for dispatcher in lives]
-
-
-def test_a_replica_shows_changes_of_another_and_can_take_over_its_stream(two: list[Bench]) -> None:
-    here, there = two
+def test_a_replica_shows_changes_of_another_and_can_take_over_its_stream(
+    replicas: list[Bench],
+) -> None:
+    here, there = replicas
     dag = here.dag()
     with following(there.user, dag=dag.name) as stream:
         next(stream)
@@ -366,8 +355,8 @@ def test_a_replica_shows_changes_of_another_and_can_take_over_its_stream(two: li
     assert statuses(received, task_id) == ["Queued", "Running", "Completed"]
 
 
-def test_no_change_of_concurrent_writers_is_lost(two: list[Bench]) -> None:
-    here, there = two
+def test_no_change_of_concurrent_writers_is_lost(replicas: list[Bench]) -> None:
+    here, there = replicas
     dag = here.dag()
     tasks = here.tasks(40, dag=dag)
     half = len(tasks) // 2

@@ -8,6 +8,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from support.dags.dags import HOT_AND_COMPACTED
 from support.data.delivery_consumer import Copy, DeliveryConsumer
 from support.lifecycle.lifecycle import Attempt, Bench, rows_hash, run_concurrently
 from trace_etl.client.client import Client
@@ -27,19 +28,6 @@ jobs:
 publish:
   - {{name: {name}_out, from: {{job: work}}}}
   - {{name: {name}_total, from: {{job: total}}}}
-"""
-_FOLLOW = """
-name: {name}
-jobs:
-  - {{name: follow, activation: source, source: {{kind: always_on}}, operator: block_follower,
-     outputs: [hot_blocks]}}
-  - {{name: wide, operator: range_aggregator, inputs: [{{from: {{job: follow}}}}], outputs: [ranges],
-     config: {{size: 10}}}}
-  - {{name: compact, operator: parquet_compact, inputs: [{{from: {{job: wide}}}}, {{from: {{job: follow}}}}],
-     outputs: [blocks], config: {{size: 10, finality_depth_blocks: 0}}}}
-publish:
-  - {{name: {name}_hot, from: {{job: follow}}}}
-  - {{name: {name}_all, from: {{job: compact}}, hot: {{job: follow, output: hot_blocks}}}}
 """
 
 
@@ -231,7 +219,7 @@ def test_a_copy_of_a_hot_table_follows_the_chain_through_reorganisations(
     shared: Bench, seed: int
 ) -> None:
     random = Random(seed)
-    name = deploy(shared, _FOLLOW)
+    name = deploy(shared, HOT_AND_COMPACTED)
     shared.live.run(shared.live.service.sources.supervise_once)
     query = {"dag": name, "job": "follow", "status": "Queued"}
     (task,) = shared.user.get("/v1/tasks", params=query).json()["items"]
@@ -267,7 +255,7 @@ def test_a_copy_of_a_hot_table_follows_the_chain_through_reorganisations(
 
 
 def test_a_compaction_that_keeps_rows_is_not_a_change(shared: Bench) -> None:
-    name = deploy(shared, _FOLLOW)
+    name = deploy(shared, HOT_AND_COMPACTED)
     shared.live.run(shared.live.service.sources.supervise_once)
     follower = shared.claimed(queued(shared, name, "follow")[0])
     consumer = DeliveryConsumer(shared, f"{name}_all", read_table=dict)

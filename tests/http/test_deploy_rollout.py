@@ -235,18 +235,7 @@ def test_a_changed_source_emits_its_triggered_ranges_again(dag: RolloutDag) -> N
 
 def test_readers_in_other_dags_get_the_new_generation_after_the_swap(dag: RolloutDag) -> None:
     dag.deploy_and_build()
-    other = RolloutDag(dag.bench)
-    text = f"""
-name: {other.name}
-jobs:
-  - name: reader
-    operator: sql
-    inputs: [{{from: {{dataset: {dag.name}_out}}}}]
-    outputs: [copy]
-    config: {{sql: "SELECT 1 FROM {dag.name}_out"}}
-"""
-    assert other.post(text).status_code == 200
-    assert other.finish_all("reader") == 3
+    other = dag.deploy_reader()
     dag.deploy(column=2)
     dag.finish_all("work", "after")
     assert other.queued("reader") == []

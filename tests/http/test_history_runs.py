@@ -1,26 +1,10 @@
 """The history checker proves correct runs: rollouts, forced backfills, unrecorded tasks."""
 
-from collections.abc import Generator
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from support.dags.rollouts import RolloutDag
-from support.lifecycle.lifecycle import Bench, bench
+from support.lifecycle.lifecycle import Bench
 from support.lifecycle.recorder import Recorder
-from support.services.dispatcher import Secrets, live
-from support.services.postgres import Templates, copied
-
-
-@pytest.fixture
-def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[Bench]:
-    with (
-        copied(templates) as dsns,
-        live(secrets, dsns, tmp_path / "objects") as running,
-        bench(running) as made,
-    ):
-        yield made
 
 
 def test_rollouts_backfills_pauses_and_unrecorded_tasks_are_proven(alone: Bench) -> None:

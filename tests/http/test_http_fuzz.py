@@ -47,8 +47,8 @@ def targets(
     with copied(templates) as dsns:
         dispatcher = DispatcherProcess(secrets, dsns, directory, limits)
         known = {"TRACE_DISPATCHER_URL": dispatcher.internal_url}
-        query = QueryProcess(secrets, dsns, directory, limits | known)
-        console = ConsoleProcess(secrets, directory, limits)
+        query = QueryProcess(secrets, directory, dsns, settings=limits | known)
+        console = ConsoleProcess(secrets, directory, settings=limits)
         try:
             for process in (dispatcher, query, console):
                 process.up()
@@ -106,7 +106,7 @@ def test_random_calls_of_the_query_service_do_no_harm(
         bench(running) as made,
     ):
         url = f"https://127.0.0.1:{running.cfg.internal_port}"
-        query = QueryProcess(secrets, dsns, tmp_path, {"TRACE_DISPATCHER_URL": url}).up()
+        query = QueryProcess(secrets, tmp_path, dsns, settings={"TRACE_DISPATCHER_URL": url}).up()
         try:
             run_random_queries(query, made)
         finally:

@@ -1,7 +1,7 @@
 """Races between many threads with their own connections, started together by a barrier."""
 
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,26 +10,12 @@ from uuid import uuid4
 
 import httpx
 import psycopg
-import pytest
 
 from support.data.buffered import Producer, batch_target
-from support.lifecycle.lifecycle import Attempt, Bench, bench, run_concurrently
-from support.services.dispatcher import Secrets, live
-from support.services.postgres import Templates, copied, until_blocked
+from support.lifecycle.lifecycle import Attempt, Bench, run_concurrently
+from support.services.postgres import until_blocked
 
 CALLERS = 32
-
-
-@pytest.fixture(scope="module")
-def replicas(
-    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[list[Bench]]:
-    """Two Dispatchers on the same databases; their loops do not run."""
-    objects = tmp_path_factory.mktemp("objects")
-    with ExitStack() as stack:
-        dsns = stack.enter_context(copied(templates))
-        running = [stack.enter_context(live(secrets, dsns, objects)) for _ in range(2)]
-        yield [stack.enter_context(bench(dispatcher)) for dispatcher in running]
 
 
 def run_callers(

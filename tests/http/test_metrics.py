@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Generator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.lifecycle.lifecycle import Bench, bench
+from support.lifecycle.lifecycle import Bench
 from support.services.dispatcher import Secrets, live
-from support.services.postgres import Templates, copied
 from support.services.query import running_query_service
 from support.users import new_org, new_user
 from trace_etl.dispatcher.user_api.routes import metrics
@@ -32,19 +30,6 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 @pytest.fixture(autouse=True)
 def no_metrics_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "CACHE_SECONDS", 0.0)
-
-
-@pytest.fixture(scope="module")
-def alone(
-    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Bench]:
-    objects = tmp_path_factory.mktemp("objects")
-    with (
-        copied(templates) as dsns,
-        live(secrets, dsns, objects) as running,
-        bench(running) as own_bench,
-    ):
-        yield own_bench
 
 
 def parsed(reply: httpx.Response) -> Samples:
@@ -65,32 +50,32 @@ def scrape(client: httpx.Client) -> Samples:
     return parsed(client.get("/metrics"))
 
 
-def test_queued_and_running_tasks_are_shown_by_job_runtime_and_operator(alone: Bench) -> None:
-    dag = alone.dag()
-    first, *_ = alone.tasks(3, dag=dag)
+def test_queued_and_running_tasks_are_shown_by_job_runtime_and_operator(own_bench: Bench) -> None:
+    dag = own_bench.dag()
+    first, *_ = own_bench.tasks(3, dag=dag)
     place = {"dag": dag.name, "job": "work"}
-    runtime = alone.row(first)["runtime"]
-    alone.rows("UPDATE tasks SET queued_at = now() - interval '1 h' WHERE task_id = %s", first)
-    samples = scrape(alone.user)
+    runtime = own_bench.row(first)["runtime"]
+    own_bench.rows("UPDATE tasks SET queued_at = now() - interval '1 h' WHERE task_id = %s", first)
+    samples = scrape(own_bench.user)
     where = {**place, "runtime": runtime, "tier": "normal"}
     assert value(samples, "trace_queue_depth", **where) == 3
     assert 3600 <= value(samples, "trace_queue_oldest_seconds", **where) < 3700
     in_flight = value(samples, "trace_operator_in_flight", operator="sql")
-    attempt = alone.claimed(first)
-    samples = scrape(alone.user)
+    attempt = own_bench.claimed(first)
+    samples = scrape(own_bench.user)
     assert value(samples, "trace_queue_depth", **where) == 2
     assert value(samples, "trace_tasks_running", **place) == 1
     assert value(samples, "trace_operator_in_flight", operator="sql") == in_flight + 1
-    alone.complete(attempt, "Failed", error_code="x", retryable=True)
-    assert value(scrape(alone.user), "trace_tasks_retrying", **place) == 1
+    own_bench.complete(attempt, "Failed", error_code="x", retryable=True)
+    assert value(scrape(own_bench.user), "trace_tasks_retrying", **place) == 1
 
 
-def test_transitions_batches_and_calls_are_counted(alone: Bench) -> None:
-    before = scrape(alone.user)
-    attempt = alone.attempt()
-    alone.complete(attempt)
-    alone.http.get("/nowhere/special")
-    after = scrape(alone.user)
+def test_transitions_batches_and_calls_are_counted(own_bench: Bench) -> None:
+    before = scrape(own_bench.user)
+    attempt = own_bench.attempt()
+    own_bench.complete(attempt)
+    own_bench.http.get("/nowhere/special")
+    after = scrape(own_bench.user)
 
     def more(name: str, **labels: str) -> float:
         return value(after, name, **labels) - value(before, name, **labels)
@@ -109,53 +94,53 @@ def test_transitions_batches_and_calls_are_counted(alone: Bench) -> None:
     assert more("trace_http_requests_total", **user) == 1
 
 
-def test_attempts_that_failed_because_of_wrong_answers_are_counted_once(alone: Bench) -> None:
+def test_attempts_that_failed_because_of_wrong_answers_are_counted_once(own_bench: Bench) -> None:
     name, labels = "trace_rejected_answers_total", {"outcome": "failed"}
-    before = value(scrape(alone.user), name, **labels)
-    attempt = alone.attempt()
+    before = value(scrape(own_bench.user), name, **labels)
+    attempt = own_bench.attempt()
     for _ in range(2):  # the second one is a repeat
-        alone.complete(attempt, "Failed", error_code="chain_mismatch", retryable=True)
-    alone.complete(alone.attempt(), "Failed", error_code="other", retryable=True)
-    assert value(scrape(alone.user), name, **labels) == before + 1
+        own_bench.complete(attempt, "Failed", error_code="chain_mismatch", retryable=True)
+    own_bench.complete(own_bench.attempt(), "Failed", error_code="other", retryable=True)
+    assert value(scrape(own_bench.user), name, **labels) == before + 1
 
 
-def test_reaps_are_counted_by_cause(alone: Bench) -> None:
-    attempt = alone.attempt()
+def test_reaps_are_counted_by_cause(own_bench: Bench) -> None:
+    attempt = own_bench.attempt()
     cause = {"cause": "lease_expired"}
-    before = value(scrape(alone.user), "trace_lease_reaps_total", **cause)
-    alone.rows(
+    before = value(scrape(own_bench.user), "trace_lease_reaps_total", **cause)
+    own_bench.rows(
         "UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE task_id = %s",
         attempt.task_id,
     )
-    alone.live.run(alone.live.service.reaper.reap_once)
-    assert value(scrape(alone.user), "trace_lease_reaps_total", **cause) == before + 1
+    own_bench.live.run(own_bench.live.service.reaper.reap_once)
+    assert value(scrape(own_bench.user), "trace_lease_reaps_total", **cause) == before + 1
 
 
-def test_the_outbox_and_pauses_are_shown(alone: Bench) -> None:
-    dag = alone.dag()
-    alone.live.drain()
+def test_the_outbox_and_pauses_are_shown(own_bench: Bench) -> None:
+    dag = own_bench.dag()
+    own_bench.live.drain()
     body = {"dag": dag.name, "job": "request", "start": 0, "end": 9}
-    alone.user.post("/v1/triggers", json=body)
-    alone.rows(
+    own_bench.user.post("/v1/triggers", json=body)
+    own_bench.rows(
         "INSERT INTO pauses (job_id, by_name, tier, reason) SELECT job_id, 'ada', 'bulk', 'manual'"
         " FROM jobs JOIN dags g USING (dag_id) WHERE g.name = %s AND jobs.name = 'work'",
         dag.name,
     )
-    samples = scrape(alone.user)
+    samples = scrape(own_bench.user)
     assert value(samples, "trace_outbox_rows", kind="route_event", state="pending") == 1
     paused = {"dag": dag.name, "job": "work", "tier": "bulk", "reason": "manual", "by": "ada"}
     assert value(samples, "trace_job_paused", **paused) == 1
-    with new_user(alone, "reader", org_id=new_org(alone)) as stranger:
+    with new_user(own_bench, "reader", org_id=new_org(own_bench)) as stranger:
         assert not [key for key in scrape(stranger) if key[0] == "trace_outbox_rows"]
 
 
-def test_a_reader_can_scrape_and_sees_only_its_own_org(alone: Bench) -> None:
-    dag = alone.dag()
-    alone.tasks(1, dag=dag)
-    assert alone.user.get("/metrics", headers={"Authorization": ""}).status_code == 401
-    with new_user(alone, "reader") as reader:
+def test_a_reader_can_scrape_and_sees_only_its_own_org(own_bench: Bench) -> None:
+    dag = own_bench.dag()
+    own_bench.tasks(1, dag=dag)
+    assert own_bench.user.get("/metrics", headers={"Authorization": ""}).status_code == 401
+    with new_user(own_bench, "reader") as reader:
         assert dag.name in reader.get("/metrics").text
-    with new_user(alone, "reader", org_id=new_org(alone)) as stranger:
+    with new_user(own_bench, "reader", org_id=new_org(own_bench)) as stranger:
         assert dag.name not in stranger.get("/metrics").text
 
 
@@ -175,12 +160,12 @@ SELECT t.org_id, t.job_id, t.revision_id, t.runtime, 'history:' || n, 'Completed
 """
 
 
-def test_a_scrape_reads_live_rows_only(alone: Bench) -> None:
-    alone.tasks(3)
-    alone.rows(_HISTORY)
-    alone.rows("VACUUM ANALYZE tasks")
+def test_a_scrape_reads_live_rows_only(own_bench: Bench) -> None:
+    own_bench.tasks(3)
+    own_bench.rows(_HISTORY)
+    own_bench.rows("VACUUM ANALYZE tasks")
     org = "00000000-0000-0000-0000-000000000001"
-    with psycopg.connect(alone.live.dsns.state) as conn:
+    with psycopg.connect(own_bench.live.dsns.state) as conn:
         for query in (figures._QUEUES, figures._RUNNING, figures._RETRYING):
             explained = conn.execute(
                 f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", {"org_id": org}
@@ -200,10 +185,10 @@ def read(node: dict[str, Any]) -> float:
 
 
 def test_the_query_service_shows_query_counts_only_to_its_users(
-    alone: Bench, secrets: Secrets, tmp_path: Path
+    own_bench: Bench, secrets: Secrets, tmp_path: Path
 ) -> None:
     with (
-        running_query_service(secrets, alone.live.dsns, tmp_path / "objects") as service,
+        running_query_service(secrets, own_bench.live.dsns, tmp_path / "objects") as service,
         service.client() as client,
     ):
         before = scrape(client)
@@ -218,9 +203,9 @@ def test_the_query_service_shows_query_counts_only_to_its_users(
 
 
 async def test_the_scheduler_checks_scrape_tokens_with_the_dispatcher(
-    alone: Bench, secrets: Secrets
+    own_bench: Bench, secrets: Secrets
 ) -> None:
-    dispatcher = alone.live
+    dispatcher = own_bench.live
     url, port, stop = f"https://127.0.0.1:{dispatcher.cfg.api_port}", free_port(), asyncio.Event()
     token_file = secrets.directory / "user.jwt"
     async with DispatcherApi(url, secrets.ca, token_file) as api:

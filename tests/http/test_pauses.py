@@ -1,33 +1,15 @@
 """Pauses by users and by backpressure, over HTTPS and on the command line."""
 
-from collections.abc import Generator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from support.cli import connected_cli
 from support.dags.pressure import Graph, balance, graph
-from support.lifecycle.lifecycle import Bench, bench
-from support.services.dispatcher import Secrets, live
-from support.services.postgres import Templates, copied
+from support.lifecycle.lifecycle import Bench
 from support.users import new_org, new_user
-
-
-@pytest.fixture(scope="module")
-def own_bench(
-    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Bench]:
-    """A Dispatcher with its own database, because backpressure checks every queue."""
-    objects = tmp_path_factory.mktemp("objects")
-    with (
-        copied(templates) as dsns,
-        live(secrets, dsns, objects) as running,
-        bench(running) as opened,
-    ):
-        yield opened
 
 
 def pause(bench: Bench, dag: str, **fields: Any) -> httpx.Response:

@@ -165,17 +165,6 @@ def test_an_unknown_dag_cannot_be_rolled_back(shared: Bench) -> None:
 
 def test_readers_in_other_dags_follow_the_rollback(dag: RolloutDag) -> None:
     changed(dag)
-    other = RolloutDag(dag.bench)
-    text = f"""
-name: {other.name}
-jobs:
-  - name: reader
-    operator: sql
-    inputs: [{{from: {{dataset: {dag.name}_out}}}}]
-    outputs: [copy]
-    config: {{sql: "SELECT 1 FROM {dag.name}_out"}}
-"""
-    assert other.post(text).status_code == 200
-    assert other.finish_all("reader") == 3
+    other = dag.deploy_reader()
     dag.roll_back()
     assert other.finish_all("reader") == 3

@@ -1,29 +1,15 @@
 """Postgres state restarts under a running Dispatcher: calls continue, nothing is duplicated."""
 
 from collections import Counter
-from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import psycopg
-import pytest
 
 from support.data.buffered import Producer, batch_target
-from support.lifecycle.lifecycle import Attempt, Bench, bench, run_concurrently
-from support.services.dispatcher import Secrets, live
-from support.services.postgres import Templates, copied, until_blocked
-
-
-@pytest.fixture
-def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[Bench]:
-    with (
-        copied(templates) as dsns,
-        live(secrets, dsns, tmp_path / "objects") as running,
-        bench(running) as own_bench,
-    ):
-        yield own_bench
+from support.lifecycle.lifecycle import Attempt, Bench, run_concurrently
+from support.services.postgres import until_blocked
 
 
 def end_every_session(bench: Bench) -> int:

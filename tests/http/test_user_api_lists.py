@@ -8,9 +8,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from support.lifecycle.lifecycle import Bench, Dag, bench
-from support.services.dispatcher import Secrets, live
-from support.services.postgres import Templates, copied
+from support.lifecycle.lifecycle import Bench, Dag
 from support.users import new_org, new_user
 
 LISTS = {
@@ -33,31 +31,17 @@ class Org:
 
 
 @pytest.fixture(scope="module")
-def alone(
-    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Bench]:
-    """A Dispatcher with its own databases, so that no other test empties its outbox."""
-    objects = tmp_path_factory.mktemp("objects")
-    with (
-        copied(templates) as dsns,
-        live(secrets, dsns, objects) as running,
-        bench(running) as own_bench,
-    ):
-        yield own_bench
-
-
-@pytest.fixture(scope="module")
-def orgs(alone: Bench) -> Generator[list[Org]]:
-    with new_user(alone, "admin", org_id=new_org(alone)) as other:
-        filled = [_fill(alone, user) for user in (alone.user, other)]
+def orgs(own_bench: Bench) -> Generator[list[Org]]:
+    with new_user(own_bench, "admin", org_id=new_org(own_bench)) as other:
+        filled = [_fill(own_bench, user) for user in (own_bench.user, other)]
         for org in filled:
             for start in (100, 200, 300):
                 _trigger(org, start)
         yield filled
 
 
-def _fill(alone: Bench, user: httpx.Client) -> Org:
-    theirs = Bench(alone.live, alone.http, user)
+def _fill(own_bench: Bench, user: httpx.Client) -> Org:
+    theirs = Bench(own_bench.live, own_bench.http, user)
     dag = theirs.dag()
     theirs.tasks(3, dag=dag)
     return Org(user, dag)
@@ -124,7 +108,9 @@ def test_a_filter_by_the_dag_of_another_org_finds_nothing(orgs: list[Org], path:
     assert listed(orgs[1].user, path, dag=orgs[0].dag.name) == []
 
 
-def test_nothing_of_another_org_is_found_by_its_id_or_name(orgs: list[Org], alone: Bench) -> None:
+def test_nothing_of_another_org_is_found_by_its_id_or_name(
+    orgs: list[Org], own_bench: Bench
+) -> None:
     mine, other = orgs
     dag = mine.dag.name
     task = listed(mine.user, "/v1/tasks", dag=dag)[0]["task_id"]
@@ -143,11 +129,11 @@ def test_nothing_of_another_org_is_found_by_its_id_or_name(orgs: list[Org], alon
     body = {"dag": dag, "job": "request", "start": 0, "end": 9}
     assert other.user.post("/v1/triggers", json=body).status_code == 404
     assert other.user.post(f"/v1/tasks/{task}/cancel").status_code == 404
-    assert alone.row(task)["cancel_requested"] is False
+    assert own_bench.row(task)["cancel_requested"] is False
 
 
-def test_two_orgs_may_use_the_same_names(orgs: list[Org], alone: Bench) -> None:
-    theirs = Bench(alone.live, alone.http, orgs[1].user)
+def test_two_orgs_may_use_the_same_names(orgs: list[Org], own_bench: Bench) -> None:
+    theirs = Bench(own_bench.live, own_bench.http, orgs[1].user)
     same_name = theirs.dag(name=orgs[0].dag.name)
     assert (
         same_name.datasets["work"]["dataset_uuid"] != orgs[0].dag.datasets["work"]["dataset_uuid"]

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from support.dags.dags import FOLLOWER, HOT_AND_COMPACTED
 from support.lifecycle.lifecycle import Bench, Dag
 from support.waiting import eventually
 from trace_etl.dispatcher.user_api.routes.data import partition_map
@@ -16,21 +17,6 @@ from trace_etl.state.partitions import partition_map as stored_map
 @pytest.fixture(autouse=True)
 def no_overview_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "REST", 0.0)
-
-
-_HOT = """
-name: {name}
-jobs:
-  - {{name: follow, activation: source, source: {{kind: always_on}}, operator: block_follower,
-     outputs: [hot_blocks]}}
-  - {{name: wide, operator: range_aggregator, inputs: [{{from: {{job: follow}}}}], outputs: [ranges],
-     config: {{size: 10}}}}
-  - {{name: compact, operator: parquet_compact, inputs: [{{from: {{job: wide}}}}, {{from: {{job: follow}}}}],
-     outputs: [blocks], config: {{size: 10, finality_depth_blocks: 0}}}}
-publish:
-  - {{name: {name}_hot, from: {{job: follow}}}}
-  - {{name: {name}_all, from: {{job: compact}}, hot: {{job: follow, output: hot_blocks}}}}
-"""
 
 
 def get(bench: Bench, path: str, **params: object) -> dict[str, Any]:
@@ -135,7 +121,10 @@ def test_a_partition_is_stale_after_its_input_was_replaced(shared: Bench) -> Non
 
 def test_the_map_shows_blocks_of_a_hot_table_and_their_reorganisations(shared: Bench) -> None:
     name = f"h_{uuid4().hex[:12]}"
-    assert shared.user.post("/v1/dags", json={"text": _HOT.format(name=name)}).status_code == 200
+    assert (
+        shared.user.post("/v1/dags", json={"text": HOT_AND_COMPACTED.format(name=name)}).status_code
+        == 200
+    )
     shared.live.run(shared.live.service.sources.supervise_once)
     (task,) = get(shared, "/v1/tasks", dag=name, job="follow", status="Queued")["items"]
     follower = shared.claimed(task["task_id"])
@@ -353,17 +342,7 @@ def test_the_overview_counts_what_runs_waits_and_failed(shared: Bench, built: Da
 
 def follow(shared: Bench) -> str:
     name = f"f_{uuid4().hex[:12]}"
-    text = f"""
-name: {name}
-jobs:
-  - name: follow
-    operator: block_follower
-    activation: source
-    source: {{kind: always_on}}
-    outputs: [hot_blocks]
-    config: {{rpc: default}}
-"""
-    reply = shared.user.post("/v1/dags", json={"text": text})
+    reply = shared.user.post("/v1/dags", json={"text": FOLLOWER.format(name=name)})
     assert reply.status_code == 200, reply.text
     shared.live.run(shared.live.service.sources.supervise_once)
     return name

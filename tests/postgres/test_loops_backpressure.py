@@ -1,7 +1,6 @@
 """Backpressure on real queues: which jobs pause, which events are deferred, and how they resume."""
 
 from collections import Counter
-from collections.abc import Generator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,33 +8,21 @@ import pytest
 
 from support import queue_tables
 from support.dags.pressure import balance, graph
-from support.lifecycle.lifecycle import Bench, bench, run_concurrently
-from support.services.dispatcher import Secrets, live
-from support.services.postgres import Templates, copied
-
-
-@pytest.fixture(scope="module")
-def shared(
-    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Bench]:
-    """A separate database, because the loop measures every queue."""
-    objects = tmp_path_factory.mktemp("objects")
-    with copied(templates) as dsns, live(secrets, dsns, objects) as running, bench(running) as made:
-        yield made
+from support.lifecycle.lifecycle import Bench, run_concurrently
 
 
 @pytest.fixture
-def alone(shared: Bench) -> Bench:
+def alone(own_bench: Bench) -> Bench:
     """The same database without the rows of the previous test."""
-    shared.rows(
+    own_bench.rows(
         "TRUNCATE tasks, task_attempts, attempt_logs, chain_heads, events, outbox, trips, pauses, deferred_events"
     )
-    shared.rows(
+    own_bench.rows(
         "UPDATE jobs SET active = false, paused_at = NULL, paused_by = NULL,"
         " bulk_paused_at = NULL, bulk_paused_by = NULL"
     )
-    forget_messages(shared)
-    return shared
+    forget_messages(own_bench)
+    return own_bench
 
 
 def test_a_queue_at_its_limit_pauses_upstream_bulk_then_all_tasks_and_resumes_later(

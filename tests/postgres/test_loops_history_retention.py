@@ -1,26 +1,11 @@
 """History retention deletes what ended long ago, unless something still refers to it."""
 
-from collections.abc import Generator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
-from support.lifecycle.lifecycle import Attempt, Bench, Dag, bench, run_concurrently
-from support.services.dispatcher import Secrets, live
-from support.services.postgres import Templates, copied
-
-
-@pytest.fixture
-def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[Bench]:
-    """A separate database, because retention reads every table."""
-    with (
-        copied(templates) as dsns,
-        live(secrets, dsns, tmp_path / "objects") as running,
-        bench(running) as made,
-    ):
-        yield made
+from support.lifecycle.lifecycle import Attempt, Bench, Dag, run_concurrently
 
 
 def retain(bench: Bench, **changes: object) -> int:

@@ -20,16 +20,6 @@ from trace_etl.state.routing import events, outbox
 
 
 @pytest.fixture
-def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[Bench]:
-    with (
-        copied(templates) as dsns,
-        live(secrets, dsns, tmp_path / "objects") as running,
-        bench(running) as made,
-    ):
-        yield made
-
-
-@pytest.fixture
 def cut_off(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[Bench]:
     """A Dispatcher whose queue does not answer."""
     with copied(templates) as dsns:

@@ -1,26 +1,9 @@
 """The wake-up sweeper sends lost wake-ups again, and a duplicate wake-up changes nothing."""
 
 from collections import Counter
-from collections.abc import Generator
-from pathlib import Path
-
-import pytest
 
 from support import queue_tables
-from support.lifecycle.lifecycle import Bench, bench, run_concurrently
-from support.services.dispatcher import Secrets, live
-from support.services.postgres import Templates, copied
-
-
-@pytest.fixture
-def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[Bench]:
-    """A separate database, because the sweeper reads every queue."""
-    with (
-        copied(templates) as dsns,
-        live(secrets, dsns, tmp_path / "objects") as running,
-        bench(running) as made,
-    ):
-        yield made
+from support.lifecycle.lifecycle import Bench, run_concurrently
 
 
 def lose_messages(bench: Bench) -> None:

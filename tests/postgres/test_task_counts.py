@@ -1,17 +1,13 @@
 """The maintained task counts of a job always equal the number of its tasks."""
 
 import random
-from collections.abc import Generator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from support.lifecycle.lifecycle import Bench, bench
-from support.services.dispatcher import Secrets, live
-from support.services.postgres import Templates, copied
+from support.lifecycle.lifecycle import Bench
 from trace_etl.state.tasks import task_counts
 
 STATUSES = ("Queued", "Running", "Completed", "Failed", "Canceled")
@@ -22,17 +18,6 @@ SELECT j.org_id, j.job_id, j.revision_id, 'ecs_python', 'seed' || n, 3, 'Complet
        now(), now()
   FROM jobs j, generate_series(1, %s) n WHERE j.name = 'after'
 """
-
-
-@pytest.fixture
-def alone(templates: Templates, secrets: Secrets, tmp_path: Path) -> Generator[Bench]:
-    """A separate database, because the test counts all tasks."""
-    with (
-        copied(templates) as dsns,
-        live(secrets, dsns, tmp_path / "objects") as running,
-        bench(running) as made,
-    ):
-        yield made
 
 
 def count_batch(bench: Bench, size: int = 50_000) -> int:

@@ -158,16 +158,14 @@ class DispatcherProcess(ServiceProcess):
 
 
 @dataclass
-class QueryProcess(ServiceProcess):
-    """A Query Service, which answers tasks if it knows a Dispatcher."""
+class OnePortProcess(ServiceProcess):
+    """A service with one listener, whose log is in a directory."""
 
-    module: ClassVar[str] = "trace_etl.query"
     secrets: Secrets
-    dsns: Dsns
     directory: Path
-    """Directory of the objects and of its log."""
-    settings: dict[str, str] = field(default_factory=dict)
-    port: int = field(default_factory=free_port)
+    """Directory of its log."""
+    settings: dict[str, str] = field(default_factory=dict, kw_only=True)
+    port: int = field(default_factory=free_port, kw_only=True)
 
     @property
     def log(self) -> Path:
@@ -180,6 +178,14 @@ class QueryProcess(ServiceProcess):
     @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}"
+
+
+@dataclass
+class QueryProcess(OnePortProcess):
+    """A Query Service, which answers tasks if it knows a Dispatcher. Objects are beside its log."""
+
+    module: ClassVar[str] = "trace_etl.query"
+    dsns: Dsns
 
     def environment(self) -> Mapping[str, str]:
         secrets = self.secrets.directory
@@ -197,26 +203,10 @@ class QueryProcess(ServiceProcess):
 
 
 @dataclass
-class ConsoleProcess(ServiceProcess):
+class ConsoleProcess(OnePortProcess):
     """A console with a certificate, in front of services that need not run."""
 
     module: ClassVar[str] = "trace_etl.console"
-    secrets: Secrets
-    directory: Path
-    settings: dict[str, str] = field(default_factory=dict)
-    port: int = field(default_factory=free_port)
-
-    @property
-    def log(self) -> Path:
-        return self.directory / f"{self.port}.log"
-
-    @property
-    def ca(self) -> Path:
-        return self.secrets.ca
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}"
 
     def environment(self) -> Mapping[str, str]:
         tls = self.secrets.directory / "tls"

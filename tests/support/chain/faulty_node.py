@@ -1,14 +1,15 @@
 """A node with faults: an HTTP proxy in front of a real chain that can change requests and answers."""
 
 import http.client
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+
+from support.chain.node_server import NodeServer
 
 Calls = list[dict[str, Any]]
 
@@ -25,7 +26,7 @@ class Reply:
 
 
 @dataclass
-class FaultyNode:
+class FaultyNode(NodeServer):
     """Forwards calls to a chain. `before` may answer instead of the chain; `after` may change the items.
 
     `change` may alter the calls before they are forwarded.
@@ -37,42 +38,14 @@ class FaultyNode:
     change: Callable[[Calls], None] = lambda calls: None
     requests: list[Calls] = field(default_factory=list[Calls])
 
-    def __enter__(self) -> "FaultyNode":
-        node = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def do_POST(self) -> None:
-                node._serve(self)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    @property
-    def label(self) -> str:
-        return f"127.0.0.1:{self._server.server_port}"
+        return f"http://{self.label}"
 
     def methods(self) -> list[str]:
         return [call["method"] for calls in self.requests for call in calls]
 
-    def _serve(self, handler: BaseHTTPRequestHandler) -> None:
+    def answer_request(self, handler: BaseHTTPRequestHandler) -> None:
         body = handler.rfile.read(int(handler.headers["Content-Length"]))
         request = orjson.loads(body)
         calls: Calls = request if isinstance(request, list) else [request]

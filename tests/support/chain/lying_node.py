@@ -9,11 +9,12 @@ import gzip
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import orjson
 
+from support.chain.node_server import NodeServer
 from trace_etl.devtools.devchain import DevChain
 
 Block, Receipts = dict[str, Any], list[dict[str, Any]]
@@ -175,7 +176,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-class LyingNode:
+class LyingNode(NodeServer):
     """Serves blocks 0 to `last` of a chain; `url(lie)` tells a lie, `url("honest")` none."""
 
     def __init__(self, chain: DevChain, other: DevChain, last: int) -> None:
@@ -186,41 +187,20 @@ class LyingNode:
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def __enter__(self) -> "LyingNode":
-        node = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, answer = node.answer(self.path.strip("/"), body)
-                self.send_response(status)
-                if "gzip" in self.headers.get("Accept-Encoding", ""):
-                    self.send_header("Content-Encoding", "gzip")
-                    answer = gzip.compress(answer, 1)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
     def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/{name}"
+        return f"http://{self.label}/{name}"
+
+    def answer_request(self, handler: BaseHTTPRequestHandler) -> None:
+        body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        status, answer = self.answer(handler.path.strip("/"), body)
+        handler.send_response(status)
+        if "gzip" in handler.headers.get("Accept-Encoding", ""):
+            handler.send_header("Content-Encoding", "gzip")
+            answer = gzip.compress(answer, 1)
+        handler.send_header("Content-Type", "application/json")
+        handler.send_header("Content-Length", str(len(answer)))
+        handler.end_headers()
+        handler.wfile.write(answer)
 
     def answer(self, name: str, body: bytes) -> tuple[int, bytes]:
         fault = FAULTS.get(name, Fault())

@@ -35,6 +35,15 @@ publish:
   - {{name: {name}_out, from: {{job: {work}}}}}
   - {{name: {name}_done, from: {{job: after}}}}
 """
+_READER = """
+name: {name}
+jobs:
+  - name: reader
+    operator: sql
+    inputs: [{{from: {{dataset: {dataset}}}}}]
+    outputs: [copy]
+    config: {{sql: "SELECT 1 FROM {dataset}"}}
+"""
 
 
 @dataclass
@@ -56,6 +65,14 @@ class RolloutDag:
         reply = self.post(self.text(**change))
         assert reply.status_code == 200, reply.text
         return reply.json()
+
+    def deploy_reader(self) -> "RolloutDag":
+        """Deploy another DAG that reads the output of `work`, and finish its three tasks."""
+        other = RolloutDag(self.bench)
+        text = _READER.format(name=other.name, dataset=f"{self.name}_out")
+        assert other.post(text).status_code == 200
+        assert other.finish_all("reader") == 3
+        return other
 
     def plan(self, **change: Any) -> dict[str, Any]:
         reply = self.bench.user.post("/v1/plans", json={"text": self.text(**change)})

@@ -1,16 +1,15 @@
 """A console in a thread, in front of a running Dispatcher."""
 
 import asyncio
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import uvloop
 
 from support.services.dispatcher import MAX_SECONDS, Live
+from support.services.service_thread import running_on_thread, wait_until_listening
 from trace_etl.console.app import CSRF_HEADER, open_app
 from trace_etl.console.settings import ConsoleSettings
 from trace_etl.http.server.listeners import Listener, serve
@@ -64,32 +63,14 @@ def running_console(live: Live, query_url: str = "", **changes: Any) -> Generato
         console_port=port,
         **changes,
     )
-    ready, box = threading.Event(), dict[str, Any]()
 
-    async def run() -> None:
-        stop = asyncio.Event()
-        box.update(stop=stop, loop=asyncio.get_running_loop())
-        async with open_app(cfg) as app:
-            ready.set()
+    @asynccontextmanager
+    async def open_service(stop: asyncio.Event) -> AsyncGenerator[None]:
+        async with open_app(cfg) as app, asyncio.TaskGroup() as group:
             listener = Listener(app, "127.0.0.1", port)
-            await serve([listener], tls=None, stop=stop, limits=cfg.http_limits)
+            group.create_task(serve([listener], tls=None, stop=stop, limits=cfg.http_limits))
+            await wait_until_listening(port)
+            yield
 
-    def work() -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        assert ready.wait(MAX_SECONDS)
-        _wait_until_listening(f"http://127.0.0.1:{port}")
+    with running_on_thread("console", open_service):
         yield RunningConsole(f"http://127.0.0.1:{port}", cfg)
-    finally:
-        box["loop"].call_soon_threadsafe(box["stop"].set)
-        thread.join(MAX_SECONDS)
-
-
-def _wait_until_listening(url: str) -> None:
-    transport = httpx.HTTPTransport(retries=20)
-    with httpx.Client(transport=transport, timeout=MAX_SECONDS) as http:
-        assert http.get(f"{url}/healthz").status_code == 200

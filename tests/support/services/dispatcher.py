@@ -2,18 +2,17 @@
 
 import asyncio
 import ssl
-import threading
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import httpx
-import uvloop
 
 from support.services.postgres import sql
+from support.services.service_thread import running_on_thread, wait_until_listening
 from trace_etl.dispatcher.service import Service, run_loops, running
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.task_objects.objects import streams_body
@@ -135,14 +134,10 @@ def live(
     cfg = secrets.settings(dsns, objects, **changes)
     if not loops:  # the time between two calls of a test is no outage
         sql(dsns.state, "UPDATE lease_clock SET seen_at = now() + interval '100 years'")
-    ready = threading.Event()
-    box: dict[str, Any] = {}
 
-    async def main() -> None:
-        stop = box["stop"] = asyncio.Event()
-        box["loop"] = asyncio.get_running_loop()
+    @asynccontextmanager
+    async def open_service(stop: asyncio.Event) -> AsyncGenerator[Service]:
         async with running(cfg, PgQueue(cfg.queue_dsn)) as service, asyncio.TaskGroup() as group:
-            box["service"] = service
             if loops:
                 group.create_task(run_loops(service, stop))
             listeners = [
@@ -155,49 +150,10 @@ def live(
                     streams_body=streams_body,
                 ),
             ]
-            serving = group.create_task(
-                serve(
-                    listeners,
-                    tls=Tls(cfg.tls_cert, cfg.tls_key),
-                    stop=stop,
-                    limits=cfg.http_limits,
-                )
-            )
-            await _wait_until_listening(cfg)
-            ready.set()
-            await serving
+            tls = Tls(cfg.tls_cert, cfg.tls_key)
+            group.create_task(serve(listeners, tls=tls, stop=stop, limits=cfg.http_limits))
+            await wait_until_listening(cfg.api_port, cfg.internal_port)
+            yield service
 
-    def thread() -> None:
-        try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(main())
-        except BaseException as error:
-            box["error"] = error
-        finally:
-            ready.set()
-
-    worker = threading.Thread(target=thread, name="dispatcher")
-    worker.start()
-    ready.wait(MAX_SECONDS)
-    if "error" in box:
-        raise box["error"]
-    try:
-        yield Live(cfg, dsns, secrets, box["service"], box["loop"])
-    finally:
-        if worker.is_alive():
-            box["loop"].call_soon_threadsafe(box["stop"].set)
-        worker.join(MAX_SECONDS)
-        if "error" in box:
-            raise box["error"]
-
-
-async def _wait_until_listening(cfg: DispatcherSettings) -> None:
-    for port in (cfg.api_port, cfg.internal_port):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except ConnectionRefusedError:
-                await asyncio.sleep(0.01)
-                continue
-            writer.close()
-            break
+    with running_on_thread("dispatcher", open_service) as (service, loop):
+        yield Live(cfg, dsns, secrets, service, loop)

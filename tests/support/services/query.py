@@ -4,9 +4,8 @@ import asyncio
 import json
 import socket
 import ssl
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +15,10 @@ from uuid import UUID, uuid4
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
-import uvloop
 
 from support.services.dispatcher import Secrets, _client
 from support.services.postgres import Templates, copied, sql
+from support.services.service_thread import running_on_thread, wait_until_listening
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.http.server.listeners import Listener, Tls, serve
 from trace_etl.lite.credentials import keys
@@ -199,47 +198,15 @@ def running_query_service(
 ) -> Generator[LiveQuery]:
     """Run a Query Service until the end of the block."""
     cfg = settings(secrets, dsns, objects, **changes)
-    ready = threading.Event()
-    box: dict[str, Any] = {}
 
-    async def main() -> None:
-        box["stop"], box["loop"] = asyncio.Event(), asyncio.get_running_loop()
+    @asynccontextmanager
+    async def open_service(stop: asyncio.Event) -> AsyncGenerator[None]:
         async with open_app(cfg) as app, asyncio.TaskGroup() as group:
             listener = Listener(app, cfg.query_host, cfg.query_port)
             tls = Tls(cfg.tls_cert, cfg.tls_key)
-            group.create_task(serve([listener], tls=tls, stop=box["stop"], limits=cfg.http_limits))
-            await _wait_until_listening(cfg.query_port)
-            ready.set()
+            group.create_task(serve([listener], tls=tls, stop=stop, limits=cfg.http_limits))
+            await wait_until_listening(cfg.query_port)
+            yield
 
-    def thread() -> None:
-        try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(main())
-        except BaseException as error:
-            box["error"] = error
-        finally:
-            ready.set()
-
-    worker = threading.Thread(target=thread, name="query")
-    worker.start()
-    ready.wait(120)
-    try:
-        if "error" not in box:
-            yield LiveQuery(cfg, secrets)
-    finally:
-        if worker.is_alive():
-            box["loop"].call_soon_threadsafe(box["stop"].set)
-        worker.join(120)
-        if "error" in box:
-            raise box["error"]
-
-
-async def _wait_until_listening(port: int) -> None:
-    while True:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except ConnectionRefusedError:
-            await asyncio.sleep(0.01)
-            continue
-        writer.close()
-        return
+    with running_on_thread("query", open_service):
+        yield LiveQuery(cfg, secrets)

@@ -1,3 +1,3 @@
-"""Trace: a Dispatcher decides, workers run, Spark computes, Postgres remembers."""
+"""Trace: a data platform for chain data, with a Dispatcher, workers, Spark and Postgres."""
 
 __version__ = "0.1.0"

@@ -39,7 +39,7 @@ def print_json_error(errors: Sequence[Mapping[str, object]]) -> None:
     typer.echo(json.dumps({"errors": errors}, indent=2, ensure_ascii=False), err=True)
 
 
-def tell(text: str, colour: str | None = None) -> None:
+def print_note(text: str, colour: str | None = None) -> None:
     """Print a note for people on stderr. With --json, stderr has nothing but errors."""
     if not _is_json:
         typer.secho(text, err=True, fg=colour)

@@ -117,7 +117,7 @@ class StackClient:
             raise self._explain_end(answer, error) from error
 
     def _explain_end(self, answer: "HTTPResponse", error: Exception) -> Exception:
-        """Return why a result ended in the middle, as the Query Service tells it."""
+        """Return why a result ended in the middle, as the Query Service reports it."""
         path = f"/v1/query/{answer.headers.get(_QUERY_ID, '-')}/failure"
         try:
             problem = self._send("GET", self.query_url + path)

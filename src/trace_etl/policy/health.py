@@ -57,7 +57,7 @@ class HealthFacts:
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """The ids of workers that are connected, and of those that disconnected without a word."""
+    """The ids of workers that are connected, and of those that disconnected without closing their connection."""
 
     connected: set[str]
     lost: set[str]

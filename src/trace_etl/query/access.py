@@ -1,4 +1,4 @@
-"""Who asks a query, and the datasets that they may read."""
+"""The callers of queries, and the datasets that they may read."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -49,7 +49,7 @@ class Delivery:
 
 @dataclass
 class Outcome:
-    """What became of the batches of some deliveries."""
+    """The results of the batches of some deliveries."""
 
     written: dict[UUID, WrittenBatch] = field(default_factory=dict[UUID, WrittenBatch])
     failed: dict[UUID, Exception] = field(default_factory=dict[UUID, Exception])

@@ -10,7 +10,7 @@ import typer
 
 from trace_etl.cli.client import StackClient, fail, quote_segment, session
 from trace_etl.cli.options import DEFAULT_HOME, DagFileArgument, HomeOption, JsonOption, WideOption
-from trace_etl.cli.output import print_json, print_rows, tell
+from trace_etl.cli.output import print_json, print_note, print_rows
 from trace_etl.cli.progress import show_counts
 from trace_etl.objects.file_store import FileStore
 
@@ -68,7 +68,7 @@ def check_changes(
         return None
     needed = add_upstream_jobs(dag, names)
     inputs = {i.dataset for job in dag.jobs if job.name in needed for i in job.inputs if i.dataset}
-    tell(
+    print_note(
         f"Checking the SQL of {', '.join(names)} with Spark, which takes some seconds to start "
         "(--no-check skips it) …"
     )

@@ -38,8 +38,8 @@ from trace_etl.cli.output import (
     format_time,
     print_answer,
     print_json,
+    print_note,
     print_rows,
-    tell,
 )
 
 _DEPLOY_TIMEOUT = 600.0  # a generation of a million partitions has a million tasks
@@ -214,7 +214,7 @@ def _print_planned(answer: Answer) -> None:
 
 def _print_warnings(planned: Answer) -> None:
     for warning in planned["warnings"]:
-        tell(f"warning: {warning}", typer.colors.YELLOW)
+        print_note(f"warning: {warning}", typer.colors.YELLOW)
 
 
 def _print_rolled_back(answer: Answer) -> None:

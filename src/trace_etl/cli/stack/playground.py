@@ -109,17 +109,17 @@ def _start_stack(
 def _remove_stack(home: Home, chain: "_Chain | None") -> None:
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the cleanup
-    _tell("Stopping and removing the stack ...")
+    _print_line("Stopping and removing the stack ...")
     if chain:
         chain.stop()
     try:
         stack.purge(home)
     except StackError as error:
-        _tell(f"note: {error}; {error.remedy}", err=True)
+        _print_line(f"note: {error}; {error.remedy}", err=True)
     shutil.rmtree(home.path, ignore_errors=True)
 
 
-def _tell(text: str, *, err: bool = False) -> None:
+def _print_line(text: str, *, err: bool = False) -> None:
     """Print a line, unless the terminal is closed: the cleanup must not stop there."""
     with suppress(OSError):
         typer.echo(text, err=err)

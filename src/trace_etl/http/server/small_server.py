@@ -79,7 +79,7 @@ class SmallHttpProtocol(asyncio.Protocol):
         max_body: int = MAX_BODY_BYTES,
         streams_body: Callable[[str, str], bool] = lambda method, path: False,
     ) -> None:
-        """`streams_body` tells whether the app reads the body of a method and path as a stream."""
+        """`streams_body` says whether the app reads the body of a method and path as a stream."""
         self.meter: RequestMeter | None = None
         self._app = app
         self._limits = limits

@@ -21,7 +21,7 @@ def connect(dsn: str) -> Conn:
 
 
 def hold_sweeps(conn: Conn) -> bool:
-    """Keep the Dispatcher from deleting objects while this connection is open. False: another holds it."""
+    """Keep the Dispatcher from deleting objects while this connection is open. False if another process does."""
     row = conn.execute(_SWEEP_LOCK).fetchone()
     return bool(row and row["is_held"])
 

@@ -196,7 +196,7 @@ class QueryPool:
 
     async def _find_idle(self, caller: str) -> QueryProcess:
         while self._idle:
-            # Otherwise the one that had most time to prepare.
+            # Otherwise the process that had the most time to prepare.
             known = (n for n, p in enumerate(self._idle) if caller and p.caller == caller)
             process = self._idle.pop(next(known, 0))
             if process.ended.done():  # its last READY may still be unread

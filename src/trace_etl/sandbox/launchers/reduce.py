@@ -23,7 +23,7 @@ class _Filter(ctypes.Structure):
 
 
 def main(arguments: list[str]) -> None:
-    """Start the program, wait for its end, and end what it left. Raises OSError."""
+    """Start the program, wait for its end, and end the processes that it left. Raises OSError."""
     with os.fdopen(int(arguments[0])) as file:
         settings = json.load(file)
     sys.path.append(settings["modules"])

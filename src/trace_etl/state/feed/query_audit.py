@@ -1,4 +1,4 @@
-"""The record of all queries: who read which datasets. It never has the text of a query."""
+"""The record of all queries: their callers and the datasets that they read, never their text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

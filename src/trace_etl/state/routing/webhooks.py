@@ -65,7 +65,7 @@ SELECT e.event_id, t.completion_hash
 
 @dataclass(frozen=True)
 class Delivery:
-    """What a delivery became: an event, or a task whose function emits the events."""
+    """The result of a delivery: an event, or a task whose function emits the events."""
 
     event_id: UUID | None
     task_id: UUID | None

@@ -64,7 +64,7 @@ async def take_due(conn: Conn, *, interval: timedelta, hold: timedelta) -> Stora
 
 
 # The listing is older than this statement, so an attempt that committed meanwhile is seen as committed.
-# Scratch and exports are kept from the end of their attempt. Other prefixes are kept from now: no row tells
+# Scratch and exports are kept from the end of their attempt. Other prefixes are kept from now: no row says
 # when they became unused.
 _REGISTER = """
 WITH found AS (

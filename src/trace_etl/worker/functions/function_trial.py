@@ -1,4 +1,4 @@
-"""Try a function before it is pushed: the same sandbox and broker, with a platform that keeps everything here.
+"""Try a function before it is pushed: the same sandbox and broker, with a stand-in for the platform in this process.
 
 Queries run on a real stack. What the function publishes, emits or writes is collected and shown, and
 changes nothing.

@@ -1,4 +1,4 @@
-"""Append to a file for ever, whatever happens to the task, unless the operator is told to obey."""
+"""Append to a file without end, whatever happens to the task, unless its config sets `obeys`."""
 
 import time
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Who calls, and what they may do: worker tokens, capability tokens, permissions."""
+"""Authorization of calls: worker tokens, capability tokens, permissions."""

@@ -19,7 +19,7 @@ from trace_etl.spark.errors import BadTask
 _CONNECT_SECONDS = 5.0
 # Far above the answers of real nodes: their batches are chosen so that they have about 4 MB.
 _MAX_BYTES = 1 << 28
-_MAX_TIMEOUTS = 10  # a node that sends a byte now and then must not hold a task for ever
+_MAX_TIMEOUTS = 10  # a node that sends single bytes must not keep a task waiting forever
 _PIECE = 1 << 20
 
 

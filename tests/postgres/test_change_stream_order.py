@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from support.lifecycle.lifecycle import Bench, bench
 from support.services.dispatcher import Secrets, live
 from support.services.postgres import Templates, copied
-from trace_etl.dispatcher.user_api.routes.changes import _id, _position
+from trace_etl.dispatcher.user_api.routes.changes import _format_id, _parse_position
 from trace_etl.state.feed import changes
 from trace_etl.state.feed.changes import ChangePosition
 
@@ -61,7 +61,7 @@ class Reader:
         if len(found) < limit:
             self.position = max(self.position, end)
         if reconnect:
-            self.position = _position(_id(self.position))
+            self.position = _parse_position(_format_id(self.position))
         return len(found)
 
 

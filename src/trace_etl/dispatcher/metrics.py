@@ -75,17 +75,17 @@ LISTENERS = Gauge(
 def count_transitions(statuses: Iterable[str]) -> None:
     """Count one status change per item."""
     for status, n in Multiset(statuses).items():
-        _status_counter(status).inc(n)
+        _get_status_counter(status).inc(n)
 
 
 def count_started(count: int) -> None:
     """Count tasks that changed to Running."""
     if count:
-        _status_counter("Running").inc(count)
+        _get_status_counter("Running").inc(count)
 
 
 @cache
-def _status_counter(status: str) -> Counter:
+def _get_status_counter(status: str) -> Counter:
     """Cache the labelled counter: looking up a label costs more than incrementing."""
     return TRANSITIONS.labels(status)
 

@@ -48,17 +48,17 @@ class S3Store:
 
     def get(self, key: str) -> bytes:
         client, path = self._locate(key)
-        with self._errors("read", key):
+        with self._translate_errors("read", key):
             return client.get(path).bytes().to_bytes()
 
     def get_range(self, key: str, *, start: int, length: int) -> bytes:
         client, path = self._locate(key)
-        with self._errors("read", key):
+        with self._translate_errors("read", key):
             return client.get_range(path, start=start, length=length).to_bytes()
 
     def get_untrusted(self, key: str, *, max_bytes: int) -> bytes:
         client, path = self._locate(key)
-        with self._errors("read", key):
+        with self._translate_errors("read", key):
             answer = client.get(path)
             if answer.meta["size"] > max_bytes:  # the content is not downloaded
                 raise ObjectTooLarge(f"{key} is larger than {max_bytes} bytes")
@@ -67,7 +67,7 @@ class S3Store:
     def get_untrusted_tail(self, key: str, *, max_bytes: int) -> tuple[int, bytes]:
         client, path = self._locate(key)
         try:
-            with self._errors("read", key):
+            with self._translate_errors("read", key):
                 answer = client.get(path, options={"range": {"suffix": max_bytes}})
                 return answer.meta["size"], answer.bytes().to_bytes()
         except StorageError:
@@ -85,23 +85,23 @@ class S3Store:
 
     def _read_size(self, key: str) -> int:
         client, path = self._locate(key)
-        with self._errors("read", key):
+        with self._translate_errors("read", key):
             return client.head(path)["size"]
 
     def put(self, key: str, content: bytes) -> None:
         client, path = self._locate(key)
-        with self._errors("write", key):
+        with self._translate_errors("write", key):
             client.put(path, content)
 
     def create(self, key: str, content: bytes) -> None:
         client, path = self._locate(key)
-        with self._errors("write", key):
+        with self._translate_errors("write", key):
             client.put(path, content, mode="create", use_multipart=False)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         client, path = self._locate(prefix.removesuffix("/"))
         bucket = prefix.partition("/")[0]
-        with self._errors("list", prefix):
+        with self._translate_errors("list", prefix):
             for chunk in cast("Any", client).list(path):  # the type of its listing is incomplete
                 for entry in chunk:
                     yield ObjectInfo(
@@ -110,7 +110,7 @@ class S3Store:
 
     def delete(self, key: str) -> None:
         client, path = self._locate(key)
-        with self._errors("delete", key):
+        with self._translate_errors("delete", key):
             client.delete(path)
 
     def delete_prefix(
@@ -123,7 +123,7 @@ class S3Store:
         self.delete(found[0].key)
         paths = [self._split(info.key)[1] for info in found[1:]]
         if paths:
-            with self._errors("delete", prefix):
+            with self._translate_errors("delete", prefix):
                 self._locate(found[0].key)[0].delete(paths)
         return Deleted(len(found), sum(info.size for info in found))
 
@@ -131,10 +131,12 @@ class S3Store:
         client, path = self._locate(key)
 
         def upload(content: Any) -> None:
-            with self._errors("write", key):
+            with self._translate_errors("write", key):
                 client.put(path, content, chunk_size=PART_BYTES)
 
-        return S3Writer(path.rpartition("/")[2], upload, lambda: self._errors("write", key))
+        return S3Writer(
+            path.rpartition("/")[2], upload, lambda: self._translate_errors("write", key)
+        )
 
     def read_urls(self, keys: Sequence[str], *, life: timedelta) -> tuple[str, ...]:
         import obstore
@@ -144,7 +146,7 @@ class S3Store:
             paths.setdefault(self._split(key)[0], []).append(self._split(key)[1])
         urls: dict[str, Iterator[str]] = {}
         for bucket, names in paths.items():
-            with self._errors("sign a URL of", f"{bucket}/{names[0]}"):
+            with self._translate_errors("sign a URL of", f"{bucket}/{names[0]}"):
                 client = _open_client(self.options, bucket)
                 urls[bucket] = iter(obstore.sign(client, "GET", names, life))
         return tuple(next(urls[key.partition("/")[0]]) for key in keys)
@@ -165,7 +167,7 @@ class S3Store:
 
     def _locate(self, key: str) -> "tuple[Client, str]":
         bucket, path = self._split(key)
-        with self._errors("open", key):
+        with self._translate_errors("open", key):
             return _open_client(self.options, bucket), path
 
     def _split(self, key: str) -> tuple[str, str]:
@@ -175,7 +177,7 @@ class S3Store:
             raise InvalidKey(f"storage key {key}: this process uses {self.url}")
         return bucket, path
 
-    def _errors(self, action: str, key: str) -> AbstractContextManager[None]:
+    def _translate_errors(self, action: str, key: str) -> AbstractContextManager[None]:
         endpoint = self.options.endpoint or "S3"
         return s3_errors(action, f"s3://{key}", endpoint, is_write=action == "write")
 

@@ -191,7 +191,7 @@ def _encode_content(column: _Array) -> _Array:
             zip((kind.field(n).name for n in range(kind.num_fields)), column.flatten(), strict=True)
         )
         records = join_parts(_encode_records([children[field.name] for field in fields]))
-        return _without_nulls(records, column)
+        return _drop_null_lists(records, column)
     if kinds.is_map(kind):
         entries = pa.StructArray.from_arrays([column.keys, column.items], ["key", "value"])
         return _join_elements(column, entries)
@@ -214,7 +214,7 @@ def _join_elements(column: _Array, elements: _Array) -> _Array:
     return _make_binary(offsets[starts], _read_bytes(records))
 
 
-def _without_nulls(contents: _Array, column: _Array) -> _Array:
+def _drop_null_lists(contents: _Array, column: _Array) -> _Array:
     if not column.null_count:
         return contents
     return pc.if_else(column.is_valid(), contents, pa.scalar(b"", pa.large_binary()))

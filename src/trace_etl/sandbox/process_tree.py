@@ -19,7 +19,7 @@ _KERNEL_LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists(
 def stop(root: int) -> None:
     """Stop every process below bwrap. New ones may appear until all are stopped."""
     for _ in range(_MAX_PASSES):
-        running = [pid for pid in _list_below(root) if _state(pid) not in _AT_REST]
+        running = [pid for pid in _list_below(root) if _read_state(pid) not in _AT_REST]
         if not running:
             return
         for pid in running:
@@ -45,21 +45,21 @@ def kill(root: int) -> None:
 
 def used_memory(root: int) -> int:
     """Return the memory of all processes below bwrap, in bytes."""
-    return sum(map(_resident_bytes, _list_below(root)))
+    return sum(map(_measure_resident, _list_below(root)))
 
 
 def is_running(pid: int) -> bool:
     """Return whether a process has not ended."""
-    return _state(pid) not in _ENDED
+    return _read_state(pid) not in _ENDED
 
 
 def _list_below(pid: int) -> Iterator[int]:
-    for child in _children(pid):
+    for child in _list_children(pid):
         yield child
         yield from _list_below(child)
 
 
-def _children(pid: int) -> list[int]:
+def _list_children(pid: int) -> list[int]:
     if not _KERNEL_LISTS_CHILDREN:
         with suppress(psutil.Error):  # reads all processes of the machine: slower
             return [child.pid for child in psutil.Process(pid).children()]
@@ -73,14 +73,14 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _state(pid: int) -> str:
+def _read_state(pid: int) -> str:
     """Return the letter of the process state; empty if it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     return ""
 
 
-def _resident_bytes(pid: int) -> int:
+def _measure_resident(pid: int) -> int:
     with suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     return 0

@@ -51,7 +51,7 @@ class Task:
 
     def rows(self, name: str | None = None) -> list[dict[str, Any]]:
         """Return all rows of an input; of the only one by default. Raises CallFailed."""
-        chosen = name or _only(self.inputs, "input")
+        chosen = name or _get_only(self.inputs, "input")
         quoted = chosen.replace('"', '""')
         return self.query(f'SELECT * FROM "{quoted}"')  # noqa: S608 - quoted
 
@@ -102,14 +102,14 @@ class Task:
         return completed
 
     def _find_output(self, name: str | None) -> Mapping[str, Any]:
-        chosen = name or _only(list(self._outputs), "output")
+        chosen = name or _get_only(list(self._outputs), "output")
         if (target := self._outputs.get(chosen)) is None:
             raise CallFailed("unknown_output", f"the task has no output {chosen}")
         return target
 
     def get_object(self, url: str) -> bytes:
         """Read an object (`s3://bucket/key`) of an input or of the scratch prefix. Raises CallFailed."""
-        return self._connection.send("GET", _object_path(url)).content
+        return self._connection.send("GET", _make_object_path(url)).content
 
     def put_object(self, url: str, content: bytes) -> None:
         """Write an object below the scratch or export prefix, or an output. Raises CallFailed."""
@@ -117,17 +117,17 @@ class Task:
 
     def _put(self, url: str, content: bytes, conditions: Mapping[str, str]) -> None:
         headers = {"Content-Type": "application/octet-stream", **conditions}
-        self._connection.send("PUT", _object_path(url), content, headers)
+        self._connection.send("PUT", _make_object_path(url), content, headers)
 
     @property
     def scratch_url(self) -> str:
         """The prefix for temporary objects. They are deleted after some days."""
-        return _prefix_url(self.event["scratch_ref"])
+        return _make_prefix_url(self.event["scratch_ref"])
 
     @property
     def export_url(self) -> str:
         """The prefix for results that people fetch."""
-        return _prefix_url(self.event["export_ref"])
+        return _make_prefix_url(self.event["export_ref"])
 
     def heartbeat(self) -> Mapping[str, Any]:
         """Extend the lease, and return the answer of the platform. Raises CallFailed when it is lost."""
@@ -145,7 +145,7 @@ class FunctionContext:
     task: Task
 
 
-def _only(names: Sequence[str], kind: str) -> str:
+def _get_only(names: Sequence[str], kind: str) -> str:
     if len(names) != 1:
         raise ValueError(f"the task has {len(names)} {kind}s; name one of {', '.join(names)}")
     return names[0]
@@ -174,9 +174,9 @@ def _encode(value: object) -> str:
     return str(value)
 
 
-def _object_path(url: str) -> str:
+def _make_object_path(url: str) -> str:
     return "/v1/task/objects/" + quote(url.removeprefix("s3://"), safe="/")
 
 
-def _prefix_url(storage: Mapping[str, str]) -> str:
+def _make_prefix_url(storage: Mapping[str, str]) -> str:
     return f"s3://{storage['bucket']}/{storage['prefix']}"

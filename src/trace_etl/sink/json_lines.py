@@ -33,14 +33,14 @@ _arrow_json: Any = pj
 
 def read_table(content: bytes, batch: BufferBatch) -> Any:
     """Parse the lines into a table of the declared columns, and `org_id` if given. Raises BadBatch."""
-    columns = [(column, _full_type(column)) for column in batch.columns or ()]
+    columns = [(column, _choose_full_type(column)) for column in batch.columns or ()]
     if content.startswith(b"\xef\xbb\xbf"):
         raise BadBatch("line 1 starts with a byte order mark; write UTF-8 without it")
     table = _read_fast(content, columns)
     return _read_lines(content, columns) if table is None else table
 
 
-def _full_type(column: BufferColumn) -> FullType:
+def _choose_full_type(column: BufferColumn) -> FullType:
     full = parse_type(column.type)
     if full is None or full.kind.parse_json is None:
         raise BadBatch(
@@ -56,7 +56,7 @@ def _read_fast(content: bytes, columns: Sequence[tuple[BufferColumn, FullType]])
     """Parse the batch with Arrow; None if it must be read line by line."""
     if not _has_one_object_per_line(content) or _NEEDS_A_CLOSER_LOOK.search(content):
         return None
-    fields = {column.name: _wire_type(full) for column, full in columns}
+    fields = {column.name: _choose_wire_type(full) for column, full in columns}
     if None in fields.values():
         return None
     schema = pa.schema(list({**fields, ORG: pa.string()}.items()))
@@ -81,7 +81,7 @@ def _has_one_object_per_line(content: bytes) -> bool:
     return text[:1] == b"{" and text[-1:] == b"}" and text.count(b"}\n{") == breaks
 
 
-def _wire_type(full: FullType) -> Any | None:
+def _choose_wire_type(full: FullType) -> Any | None:
     """Return the type with which Arrow parses a column; None if it cannot."""
     is_text = full.kind.name in ("timestamp", "date")
     if full.kind.name not in _PARSED_BY_ARROW or (full.is_array and is_text):

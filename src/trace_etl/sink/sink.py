@@ -177,7 +177,7 @@ class Sink:
     ) -> None:
         tables: dict[BufferTable, list[RowBatch]] = {}
         for batch, new in pending:
-            tables.setdefault(_table(batch), []).append(new)
+            tables.setdefault(_get_table(batch), []).append(new)
         for table, batches in tables.items():
             self._write_table(table, batches, outcome)
 
@@ -268,7 +268,7 @@ def _report_failed(publish_id: UUID, error: Exception) -> BufferResult:
     )
 
 
-def _table(batch: BufferBatch) -> BufferTable:
+def _get_table(batch: BufferBatch) -> BufferTable:
     columns = tuple((c.name, c.type, c.nullable) for c in batch.columns or ())
     name = hot_table(batch.dataset_uuid, batch.dataset_version)
     return BufferTable(name, batch.dataset_version, columns, tuple(batch.unique_key))

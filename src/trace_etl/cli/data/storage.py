@@ -79,7 +79,7 @@ def list_unused(
     as_json: JsonOption = False,
 ) -> None:
     """List unused storage, next to delete first."""
-    table = _unused_table("Nothing is unused.", "trace storage unused")
+    table = _make_unused_table("Nothing is unused.", "trace storage unused")
     print_list(home, "/v1/storage/unused", table, as_json=as_json, limit=limit, after=after)
 
 
@@ -94,7 +94,7 @@ def sweep(
 ) -> None:
     """Delete unused storage past its retention."""
     if dry_run:
-        table = _unused_table("Nothing is due.", "")
+        table = _make_unused_table("Nothing is due.", "")
         path = "/v1/storage/unused"
         print_list(home, path, table, as_json=as_json, all_pages=True, due=True)
         return
@@ -120,7 +120,7 @@ def _count_due(client: StackClient) -> int:
     return sum(item["due_prefixes"] for item in client.get("/v1/storage")["items"])
 
 
-def _unused_table(empty: str, next_command: str) -> ListTable:
+def _make_unused_table(empty: str, next_command: str) -> ListTable:
     return ListTable(
         _UNUSED,
         empty=empty,

@@ -44,7 +44,7 @@ async def run_operator(conn: Conn, task: ClaimedTask, revision: Revision) -> Inl
 
 
 async def _split_range(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:
-    span = _task_range(task)
+    span = _get_task_range(task)
     if span is None:
         raise Invalid([Fault("scope", "range_splitter needs a block range to split")])
     out = revision.outputs[0]
@@ -58,7 +58,7 @@ async def _split_range(conn: Conn, task: ClaimedTask, revision: Revision) -> Inl
     # Ranges that overlap would be committed twice, so each block is emitted once.
     new = await events.find_new_ranges(conn, out.dataset_version, span)
     pieces = [piece for part in new for piece in split_range(part.start, part.end, size)]
-    return InlineResult([_new_event(out, Range(a, b)) for a, b in pieces])
+    return InlineResult([_make_event(out, Range(a, b)) for a, b in pieces])
 
 
 async def _aggregate_ranges(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:
@@ -78,9 +78,9 @@ async def _aggregate_ranges(conn: Conn, task: ClaimedTask, revision: Revision) -
     completed = await aggregation.add_blocks(conn, task.task_id, span, size=config.size)
     repeated = [c.span for c in completed if c.was_emitted_before]
     return InlineResult(
-        [_new_event(out, c.span) for c in completed],
+        [_make_event(out, c.span) for c in completed],
         [
-            _new_invalidation(out, r, "partition", "the input has a new generation")
+            _make_invalidation(out, r, "partition", "the input has a new generation")
             for r in repeated
         ],
     )
@@ -88,7 +88,7 @@ async def _aggregate_ranges(conn: Conn, task: ClaimedTask, revision: Revision) -
 
 async def _find_changed_range(conn: Conn, task: ClaimedTask, start: int) -> Range | None:
     """Return the blocks of an upstream change: its partition, or everything up to its cursor."""
-    span = _task_range(task)
+    span = _get_task_range(task)
     if span is not None or task.cursor_value is None:
         return span
     start_cursor = await cursors.find_start(conn, task.task_id)
@@ -96,7 +96,7 @@ async def _find_changed_range(conn: Conn, task: ClaimedTask, start: int) -> Rang
     return Range(first, task.cursor_value) if first <= task.cursor_value else None
 
 
-def _task_range(task: ClaimedTask) -> Range | None:
+def _get_task_range(task: ClaimedTask) -> Range | None:
     if task.range_start is None or task.range_end is None:
         return None
     return Range(task.range_start, task.range_end)
@@ -115,7 +115,7 @@ def _check_range_count(span: Range, size: int) -> None:
         )
 
 
-def _new_event(out: RevisionOutput, span: Range) -> NewEvent:
+def _make_event(out: RevisionOutput, span: Range) -> NewEvent:
     key = span.key
     return NewEvent(
         out.dataset_uuid, out.dataset_version, f"p:{key}", key, span.start, span.end, None
@@ -127,11 +127,11 @@ async def _forward_invalidation(
 ) -> NewInvalidation:
     ids = [task.invalidation_id] if task.invalidation_id else []
     cause = next(iter((await invalidations.get_scopes(conn, ids)).values()), None)
-    new = _new_invalidation(out, span, kind, cause.reason if cause else "")
+    new = _make_invalidation(out, span, kind, cause.reason if cause else "")
     return replace(new, is_reorganisation=cause is not None and cause.is_reorganisation)
 
 
-def _new_invalidation(out: RevisionOutput, span: Range, kind: str, reason: str) -> NewInvalidation:
+def _make_invalidation(out: RevisionOutput, span: Range, kind: str, reason: str) -> NewInvalidation:
     return NewInvalidation(
         dataset_uuid=out.dataset_uuid,
         dataset_version=out.dataset_version,

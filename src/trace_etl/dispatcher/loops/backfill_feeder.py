@@ -24,16 +24,16 @@ class BackfillFeeder:
 
     async def feed_once(self) -> int:
         """Advance every running backfill that no other replica holds."""
-        after: UUID | None = UUID(int=0) if await self._any_running() else None
+        after: UUID | None = UUID(int=0) if await self._has_running() else None
         while after is not None:
             after = await self._advance(after)
         return 0
 
     async def next_due(self) -> timedelta | None:
         """Poll while a backfill runs, because no wake event is set when a task ends."""
-        return _POLL_INTERVAL if await self._any_running() else None
+        return _POLL_INTERVAL if await self._has_running() else None
 
-    async def _any_running(self) -> bool:
+    async def _has_running(self) -> bool:
         async with self.pool.connection() as conn:
             return await steps.has_running(conn)
 

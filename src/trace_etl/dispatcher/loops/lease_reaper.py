@@ -57,7 +57,7 @@ class LeaseReaper:
                     conn,
                     task,
                     cause=cause,
-                    message=_message(task, cause),
+                    message=_make_message(task, cause),
                     retry_after=self._choose_delay(task, cause),
                 )
         if outage is not None and outage[1]:
@@ -113,7 +113,7 @@ class LeaseReaper:
         return set()
 
 
-def _message(task: ExpiredAttempt, cause: Cause) -> str:
+def _make_message(task: ExpiredAttempt, cause: Cause) -> str:
     if cause == Cause.HARD_TIMEOUT:
         return "the attempt ran longer than the job's timeout"
     if cause == Cause.WORKER_GONE:

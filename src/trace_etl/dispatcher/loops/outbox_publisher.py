@@ -86,7 +86,7 @@ class OutboxPublisher:
             for tries, group in by_tries.items():
                 failed_ids += await outbox.record_failure(
                     conn,
-                    _outbox_ids(group),
+                    _list_outbox_ids(group),
                     error=repr(error),
                     retry_after=OUTBOX_RETRY.delay(tries),
                     max_tries=self.max_tries,
@@ -98,7 +98,7 @@ class OutboxPublisher:
         event_ids = [row.subject for row in rows]
         async with self.pool.connection() as conn:
             routed = await events.route(
-                conn, event_ids, performed=_outbox_ids(rows), hold=self.hold
+                conn, event_ids, performed=_list_outbox_ids(rows), hold=self.hold
             )
         self.wake.pressure.set()
         metrics.TRANSITIONS.labels("Queued").inc(len(routed.task_ids))
@@ -110,7 +110,7 @@ class OutboxPublisher:
     async def _route_invalidations(self, rows: list[LeasedRow]) -> None:
         async with transaction(self.pool) as conn:
             created = await invalidation_routing.route(conn, [row.subject for row in rows])
-            await outbox.delete_performed(conn, _outbox_ids(rows), wait_for_disk=True)
+            await outbox.delete_performed(conn, _list_outbox_ids(rows), wait_for_disk=True)
         self.wake.pressure.set()
         _log.info("invalidations_routed", invalidations=len(rows), tasks=len(created))
 
@@ -119,7 +119,7 @@ class OutboxPublisher:
             position = resume.ResumePosition.from_body(row.body)
             async with transaction(self.pool) as conn:
                 await resume.resume_job(conn, row.subject, after=position, limit=self.batch_size)
-                await outbox.delete_performed(conn, _outbox_ids([row]), wait_for_disk=True)
+                await outbox.delete_performed(conn, _list_outbox_ids([row]), wait_for_disk=True)
         self.wake.pressure.set()
 
     async def _send_wake_ups(self, rows: list[LeasedRow]) -> None:
@@ -128,12 +128,12 @@ class OutboxPublisher:
             self.wake.invocations.set()
         for bulk in (False, True):
             if group := [i for i in queued if i.bulk is bulk]:
-                messages = [(self._queue_of(i), {"task_id": str(i.subject)}) for i in group]
+                messages = [(self._find_queue(i), {"task_id": str(i.subject)}) for i in group]
                 turns = [_choose_group(row) for row in group]
                 await self.queue.send(messages, groups=turns, bulk=bulk)
         await self._delete_performed(rows)
 
-    def _queue_of(self, row: LeasedRow) -> str:
+    def _find_queue(self, row: LeasedRow) -> str:
         queue = self.runtimes.queue_of(row.target)
         return endless_queue(queue) if row.never_ends else queue
 
@@ -145,7 +145,7 @@ class OutboxPublisher:
         async with transaction(self.pool) as conn:
             for job_id in sorted({row.subject for row in rows}):
                 await task_queries.wake_next(conn, job_id)
-            await outbox.delete_performed(conn, _outbox_ids(rows), wait_for_disk=True)
+            await outbox.delete_performed(conn, _list_outbox_ids(rows), wait_for_disk=True)
 
     async def _run_inline(self, rows: list[LeasedRow]) -> None:
         for row in rows:
@@ -164,7 +164,7 @@ class OutboxPublisher:
 
     async def _delete_performed(self, rows: list[LeasedRow]) -> None:
         async with self.pool.connection() as conn:
-            await outbox.delete_performed(conn, _outbox_ids(rows))
+            await outbox.delete_performed(conn, _list_outbox_ids(rows))
 
 
 def _choose_group(row: LeasedRow) -> str | None:
@@ -177,5 +177,5 @@ def _choose_group(row: LeasedRow) -> str | None:
     return f"{row.job_id}:retry" if row.is_retry else str(row.job_id)
 
 
-def _outbox_ids(rows: list[LeasedRow]) -> list[int]:
+def _list_outbox_ids(rows: list[LeasedRow]) -> list[int]:
     return [row.outbox_id for row in rows]

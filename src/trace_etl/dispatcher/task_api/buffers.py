@@ -30,7 +30,7 @@ class Buffers:
     ) -> bodies.BufferPublishAccepted:
         """Record a batch for a buffered dataset and enqueue its message, once."""
         caller.require(body.fence())
-        dataset_uuid = await self._dataset(body, caller)
+        dataset_uuid = await self._find_dataset(body, caller)
         grant = output_authorization.require_output(caller, dataset_uuid, body.dataset_version)
         _require_buffered(body, grant)
         _require_attempt_prefix(body.batch_uri, grant)
@@ -50,7 +50,7 @@ class Buffers:
         self.wake.outbox.set()
         return bodies.BufferPublishAccepted(publish_id=publish_id)
 
-    async def _dataset(self, body: bodies.BufferPublish, caller: Capability) -> UUID:
+    async def _find_dataset(self, body: bodies.BufferPublish, caller: Capability) -> UUID:
         if body.dataset_uuid is not None:
             return body.dataset_uuid
         if body.dedupe_scope is None:

@@ -62,7 +62,9 @@ class Claims:
                     task.lease_token: task for task in await claims.find_claimed(conn, request)
                 }
         metrics.count_started(len(claimed))
-        return [claimed.get(r.lease_token) or _not_claimed(states.get(r.task_id)) for r in requests]
+        return [
+            claimed.get(r.lease_token) or _refuse_claim(states.get(r.task_id)) for r in requests
+        ]
 
     async def claim_many(self, body: bodies.ClaimMany) -> bytes:
         """Claim ready tasks of a runtime, oldest first, or tasks by id. Returns the JSON answer."""
@@ -129,7 +131,7 @@ async def _claim_capped(
         return list((await capped_claims.claim_capped(conn, requests)).values())
 
 
-def _not_claimed(state: claims.ClaimState | None) -> bytes:
+def _refuse_claim(state: claims.ClaimState | None) -> bytes:
     reason = state.reason() if state else NotClaimedReason.NOT_FOUND
     return bodies.NotClaimed(reason=reason.value).model_dump_json().encode()
 

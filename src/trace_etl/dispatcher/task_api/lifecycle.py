@@ -69,8 +69,10 @@ class Lifecycle:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._claims = Claims(parts.writer_connections, parts.payloads)
-        self._heartbeats = BatchWriter("heartbeat", parts.writer_connections, self._heartbeat_batch)
-        self._event_records = BatchWriter("events", parts.writer_connections, self._events_batch)
+        self._heartbeats = BatchWriter(
+            "heartbeat", parts.writer_connections, self._write_heartbeats
+        )
+        self._event_records = BatchWriter("events", parts.writer_connections, self._write_events)
         self._completions = BatchWriter("complete", parts.writer_connections, self._complete_batch)
 
     # --- claim ------------------------------------------------------------------------------
@@ -117,14 +119,14 @@ class Lifecycle:
             capability_token=renewed,
         )
 
-    async def _heartbeat_batch(
+    async def _write_heartbeats(
         self, conn: Conn, heartbeats: list[Extension]
     ) -> list[leases.Lease | Exception]:
         extended = await leases.extend(conn, heartbeats)
         fences = [heartbeat.fence for heartbeat in heartbeats]
         refused = [f.task_id for f in fences if f not in extended]
         states = await completions.fence_states(conn, refused) if refused else {}
-        return [extended.get(f) or _refusal(f, states.get(f.task_id)) for f in fences]
+        return [extended.get(f) or _make_refusal(f, states.get(f.task_id)) for f in fences]
 
     # --- complete ---------------------------------------------------------------------------
 
@@ -147,21 +149,21 @@ class Lifecycle:
         except TraceError as error:
             return error
         if idempotency.has_no_content(body):
-            return self._completions.enter(self._new_completion(body))
+            return self._completions.enter(self._make_completion(body))
         return asyncio.ensure_future(self._complete(body, caller))
 
     async def _complete(self, body: bodies.Complete, caller: Capability) -> str:
         """Complete an attempt and return the task's new status."""
         if idempotency.has_no_content(body):
-            return await self._completions.submit(self._new_completion(body))
+            return await self._completions.submit(self._make_completion(body))
         for output in body.outputs:
             output_authorization.require_output(caller, output.dataset_uuid, output.dataset_version)
         published = await publications.verify(self._parts.objects, body.datasets_published, caller)
-        events = await self._new_events(body.events, caller)
+        events = await self._make_events(body.events, caller)
         events += publications.missing_events(published, events)
-        completion = self._new_completion(body, events)
+        completion = self._make_completion(body, events)
         if body.datasets_published or body.invalidations or body.mapped_partitions or body.checks:
-            invalid = await self._new_invalidations(body.invalidations, caller)
+            invalid = await self._make_invalidations(body.invalidations, caller)
             status = await self._complete_and_publish(
                 completion, published, invalid, caller, body.mapped_partitions, body.checks
             )
@@ -170,7 +172,9 @@ class Lifecycle:
         self._parts.wake.outbox.set()
         return status
 
-    def _new_completion(self, body: bodies.Complete, events: Sequence[NewEvent] = ()) -> Completion:
+    def _make_completion(
+        self, body: bodies.Complete, events: Sequence[NewEvent] = ()
+    ) -> Completion:
         return Completion(
             fence=body.fence(),
             status=body.status,
@@ -276,10 +280,10 @@ class Lifecycle:
             await self._record_chain_head(body.fence(), body.chain_head)
             if not body.events and not body.invalidations:
                 return event_bodies.EventsAccepted(accepted=0)
-        events = await self._new_events(body.events, caller)
+        events = await self._make_events(body.events, caller)
         if body.invalidations:
-            reported = await self._new_invalidations(body.invalidations, caller)
-            invalid = _with_once_keys(reported, body)
+            reported = await self._make_invalidations(body.invalidations, caller)
+            invalid = _add_once_keys(reported, body)
             accepted = await self._record_with_invalidations(body.fence(), events, invalid, caller)
         else:
             accepted = await self._event_records.submit((body.fence(), events))
@@ -291,7 +295,7 @@ class Lifecycle:
             if not await chain_heads.record(conn, fence, head):
                 raise await explain_refusal(conn, fence)
 
-    async def _events_batch(
+    async def _write_events(
         self, conn: Conn, batch: list[tuple[Fence, list[NewEvent]]]
     ) -> list[int | Exception]:
         counts: dict[int, int | None] = {}
@@ -320,12 +324,12 @@ class Lifecycle:
                 raise await explain_refusal(conn, fence)
         return accepted
 
-    async def _new_events(self, events: list[bodies.Event], caller: Capability) -> list[NewEvent]:
+    async def _make_events(self, events: list[bodies.Event], caller: Capability) -> list[NewEvent]:
         names = output_authorization.list_names(events, "events")
         uuids = await self._resolve_names(caller.org_id, names)
         return [output_authorization.new_event(event, caller, uuids) for event in events]
 
-    async def _new_invalidations(
+    async def _make_invalidations(
         self, items: list[bodies.Invalidation], caller: Capability
     ) -> list[NewInvalidation]:
         names = output_authorization.list_names(items, "invalidations")
@@ -339,7 +343,7 @@ class Lifecycle:
             return await output_authorization.resolve_names(conn, org_id, names)
 
 
-def _with_once_keys(
+def _add_once_keys(
     reported: list[NewInvalidation], body: event_bodies.Events
 ) -> list[NewInvalidation]:
     """Derive missing keys from the call, so that a repeated call records nothing new."""
@@ -381,7 +385,7 @@ def _repeat_or_refusal(completion: Completion, state: FenceState | None) -> str 
         fence.lease_token,
     )
     if state is None or not current or state.completion_hash is None:
-        return _refusal(fence, state)
+        return _make_refusal(fence, state)
     if state.completion_hash == completion.content_hash:
         return state.status
     return CompletionMismatch(
@@ -389,7 +393,7 @@ def _repeat_or_refusal(completion: Completion, state: FenceState | None) -> str 
     )
 
 
-def _refusal(fence: Fence, state: FenceState | None) -> TraceError:
+def _make_refusal(fence: Fence, state: FenceState | None) -> TraceError:
     """Return the error for a fence that does not match the task's current state."""
     if state is None:
         return NotFound(f"no task {fence.task_id}")
@@ -403,4 +407,4 @@ def _refusal(fence: Fence, state: FenceState | None) -> TraceError:
 async def explain_refusal(conn: Conn, fence: Fence) -> TraceError:
     """Read the task and return the error for a fence that does not match."""
     states = await completions.fence_states(conn, [fence.task_id])
-    return _refusal(fence, states.get(fence.task_id))
+    return _make_refusal(fence, states.get(fence.task_id))

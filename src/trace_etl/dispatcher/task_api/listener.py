@@ -91,36 +91,36 @@ class InternalApi:
         self._tokens = tokens
         self._workers = workers
         self._services = services
-        self._openapi = _add_etag(_document(self.calls), b"no-cache")
+        self._openapi = _add_etag(_make_document(self.calls), b"no-cache")
         handlers: dict[str, Handler] = {
-            "health": self._health,
+            "health": self._report_health,
             "claim": self._claim,
             "claim_many": self._claim_many,
             "fetch": self._fetch,
-            "tables_to_drop": self._tables_to_drop,
-            "jwks": self._jwks,
-            "heartbeat": self._heartbeat,
+            "tables_to_drop": self._list_tables_to_drop,
+            "jwks": self._list_keys,
+            "heartbeat": self._record_heartbeat,
             "complete": self._complete,
             "complete_many": self._complete_many,
-            "events": self._events,
-            "logs": self._logs,
-            "buffer_publish": self._buffer_publish,
-            "credentials": self._credentials,
-            "buffer_fetch": self._buffer_fetch,
-            "buffer_complete": self._buffer_complete,
+            "events": self._record_events,
+            "logs": self._record_logs,
+            "buffer_publish": self._publish_batch,
+            "credentials": self._issue_credentials,
+            "buffer_fetch": self._fetch_batches,
+            "buffer_complete": self._complete_batches,
         }
         self._counters: dict[tuple[str, str, int], Counter] = {}
-        self._routes: dict[str, dict[str, Handler]] = {openapi.PATH: {"GET": self._document}}
+        self._routes: dict[str, dict[str, Handler]] = {openapi.PATH: {"GET": self._make_document}}
         for call in self.calls:
             for path in (call.path, *call.aliases):
                 self._routes.setdefault(path, {})[call.method] = handlers[call.name]
 
     # --- handlers ---------------------------------------------------------------------------
 
-    async def _health(self, _: Headers, __: bytes, ___: bytes) -> RpcAnswer:
+    async def _report_health(self, _: Headers, __: bytes, ___: bytes) -> RpcAnswer:
         return _make_json(Health(version=__version__))
 
-    async def _document(self, headers: Headers, _: bytes, __: bytes) -> RpcAnswer:
+    async def _make_document(self, headers: Headers, _: bytes, __: bytes) -> RpcAnswer:
         return _answer_cached(self._openapi, headers)
 
     async def _claim(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
@@ -135,17 +135,17 @@ class InternalApi:
         self._workers.check(headers)
         return RpcAnswer(await self._lifecycle.fetch(_parse_uuid(query, "task_id")))
 
-    async def _tables_to_drop(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
+    async def _list_tables_to_drop(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._require_sink(headers)
         return _make_json(await self._retired.to_drop(_parse(TablesHeld, body)))
 
-    async def _jwks(self, headers: Headers, _: bytes, __: bytes) -> RpcAnswer:
+    async def _list_keys(self, headers: Headers, _: bytes, __: bytes) -> RpcAnswer:
         # No token: public keys are no secret, and verifiers such as the Query Service hold no worker token.
         # A short lifetime, so that verifiers get a new key soon. They also ask again on an unknown `kid`.
         keys = _add_etag(orjson.dumps(self._tokens.jwks()), b"private, max-age=300")
         return _answer_cached(keys, headers)
 
-    async def _heartbeat(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
+    async def _record_heartbeat(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         token = _read_capability_token(headers)
         caller = self._tokens.verify(token)
         parsed = _parse(bodies.Heartbeat, body)
@@ -165,29 +165,29 @@ class InternalApi:
         ]
         return RpcAnswer(b'{"results":[%b]}' % b",".join(results))
 
-    async def _events(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
+    async def _record_events(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         caller = self._tokens.verify(_read_capability_token(headers))
         return _make_json(await self._lifecycle.events(_parse(events.Events, body), caller))
 
-    async def _logs(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
+    async def _record_logs(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         caller = self._tokens.verify(_read_capability_token(headers))
         return _make_json(await self._buffers.keep_log(_parse(bodies.LogOutput, body), caller))
 
-    async def _buffer_publish(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
+    async def _publish_batch(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         caller = self._tokens.verify(_read_capability_token(headers))
         parsed = _parse(bodies.BufferPublish, body)
         return _make_json(await self._buffers.publish(parsed, caller))
 
-    async def _credentials(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
+    async def _issue_credentials(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         caller = self._tokens.verify(_read_capability_token(headers))
         minted = await self._minting.mint(_parse(CredentialsRequest, body), caller)
         return _make_json(minted)._replace(headers=((b"cache-control", b"no-store"),))
 
-    async def _buffer_fetch(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
+    async def _fetch_batches(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._require_sink(headers)
         return _make_json(await self._buffers.fetch(_parse(BufferFetch, body)))
 
-    async def _buffer_complete(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
+    async def _complete_batches(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         self._require_sink(headers)
         return _make_json(await self._buffers.complete(_parse(BufferComplete, body)))
 
@@ -266,7 +266,7 @@ def _make_problem(error: TraceError) -> RpcAnswer:
 
 
 @cache
-def _document(calls: tuple[RpcEndpoint, ...]) -> bytes:
+def _make_document(calls: tuple[RpcEndpoint, ...]) -> bytes:
     return orjson.dumps(openapi.document(calls))
 
 

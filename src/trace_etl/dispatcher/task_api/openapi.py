@@ -251,10 +251,10 @@ def _describe_user_refusal(status: int) -> Json:
 def pages(calls: tuple[RpcEndpoint, ...] = ENDPOINTS) -> dict[str, str]:
     """Return file names and contents for `docs/reference`."""
     text = orjson.dumps(document(calls), option=orjson.OPT_INDENT_2).decode()
-    return {"task-api.json": f"{text}\n", "task-api.md": _page(calls)}
+    return {"task-api.json": f"{text}\n", "task-api.md": _render_page(calls)}
 
 
-def _page(calls: tuple[RpcEndpoint, ...]) -> str:
+def _render_page(calls: tuple[RpcEndpoint, ...]) -> str:
     rows = "\n".join(_make_row(call) for call in calls)
     headers = "\n".join(f"- `{_HEADERS[name]}`: {text}" for name, text in _AUTH.items())
     return f"""# Task lifecycle API

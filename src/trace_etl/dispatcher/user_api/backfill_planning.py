@@ -158,17 +158,17 @@ def _choose_size(scope: BackfillScope, target: BackfillTarget, lengths: list[int
         scope.chunk, split_size, lengths, range_length=scope.span.length, is_forwarder=is_forwarder
     )
     if not _is_fed_by_partitions(target) and scope.span.length // size >= MAX_CHUNKS:
-        raise _too_many_chunks(scope.span.length // size + 1)
+        raise _make_size_fault(scope.span.length // size + 1)
     return size
 
 
 def _require_chunk_limit(planned: BackfillPlan) -> BackfillPlan:
     if len(planned.chunks) > MAX_CHUNKS:
-        raise _too_many_chunks(len(planned.chunks))
+        raise _make_size_fault(len(planned.chunks))
     return planned
 
 
-def _too_many_chunks(count: int) -> Invalid:
+def _make_size_fault(count: int) -> Invalid:
     message = (
         f"{count} chunks exceed the limit of {MAX_CHUNKS}; use larger chunks or a smaller range"
     )

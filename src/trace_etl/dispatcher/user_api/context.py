@@ -67,11 +67,11 @@ class Caller:
     is_service: bool = False
 
 
-def _context(request: Request) -> Context:
+def _get_context(request: Request) -> Context:
     return request.app.state.context
 
 
-async def _caller(request: Request) -> Caller:
+async def _get_caller(request: Request) -> Caller:
     """Return the caller, if they may call this route (see `roles`). Raises Forbidden."""
     label = f"{request.method} {request.scope['route'].path_format}"
     caller = _find_service(request) or await _find_user(request)
@@ -96,7 +96,7 @@ def _find_service(request: Request) -> Caller | None:
 
 async def _find_user(request: Request) -> Caller:
     user = await current_user(request)
-    async with _context(request).pool.connection() as conn:
+    async with _get_context(request).pool.connection() as conn:
         role = await users.get_role(conn, user.org_id, user.name)
     if role is None:
         raise Forbidden(f"user {user.name!r} is unknown or disabled")
@@ -112,5 +112,5 @@ def _check_parameters(request: Request) -> None:
         raise Invalid([Fault(name, message) for name in unknown[:_MAX_FAULTS]])
 
 
-ContextDep = Annotated[Context, Depends(_context)]
-CallerDep = Annotated[Caller, Depends(_caller)]
+ContextDep = Annotated[Context, Depends(_get_context)]
+CallerDep = Annotated[Caller, Depends(_get_caller)]

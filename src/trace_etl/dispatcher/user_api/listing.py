@@ -39,8 +39,8 @@ class Listing:
         return self.page.reply(kind, rows, key)
 
 
-def _listing(ctx: ContextDep, caller: CallerDep, page: PageDep) -> Listing:
+def _make_listing(ctx: ContextDep, caller: CallerDep, page: PageDep) -> Listing:
     return Listing(ctx.pool, caller, page)
 
 
-ListingDep = Annotated[Listing, Depends(_listing)]
+ListingDep = Annotated[Listing, Depends(_make_listing)]

@@ -108,7 +108,7 @@ def _parse(kind: type, value: Any) -> object:
     return _PARSERS[kind](value)
 
 
-def _page(
+def _read_page(
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Maximum number of items.")] = 100,
     after: Annotated[
         str | None, Query(max_length=1024, description="The `next` of the previous page.")
@@ -117,4 +117,4 @@ def _page(
     return Page(limit, after)
 
 
-PageDep = Annotated[Page, Depends(_page)]
+PageDep = Annotated[Page, Depends(_read_page)]

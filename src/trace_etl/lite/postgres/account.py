@@ -71,7 +71,7 @@ def postgres_account(directory: Path, uid: int | None = None) -> Account:
     """
     if os.geteuid() != 0:
         return Account(os.geteuid(), os.getegid())
-    candidates = [Account(uid, uid)] if uid else _own_and_existing(directory)
+    candidates = [Account(uid, uid)] if uid else _list_candidates(directory)
     for candidate in candidates:
         if _can_run_as(candidate):
             return candidate
@@ -81,7 +81,7 @@ def postgres_account(directory: Path, uid: int | None = None) -> Account:
     )
 
 
-def _own_and_existing(directory: Path) -> Iterator[Account]:
+def _list_candidates(directory: Path) -> Iterator[Account]:
     first = zlib.crc32(os.fsencode(directory)) % len(_OWN_UIDS)
     ordered = [*_OWN_UIDS[first:], *_OWN_UIDS[:first]]
     own = next(uid for uid in ordered if not _has_name(uid))

@@ -120,7 +120,7 @@ def list_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackSe
         *(_describe_worker(plan, number) for number in range(1, plan.workers + 1)),
         _describe_functions(plan),
         _describe_sink(plan),
-        _query(plan),
+        _describe_query_service(plan),
         _describe_scheduler(plan),
         _describe_console(plan),
     ]
@@ -332,7 +332,7 @@ def _describe_sink(plan: Blueprint) -> StackService:
     )
 
 
-def _query(plan: Blueprint) -> StackService:
+def _describe_query_service(plan: Blueprint) -> StackService:
     home, dsns = plan.home, plan.dsns("query")
     environment = {
         **_set_server_tls(home),

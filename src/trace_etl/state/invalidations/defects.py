@@ -52,12 +52,12 @@ async def _require_inside(conn: Conn, fence: Fence, defects: list[NewInvalidatio
             continue
         if defect.range_end < first or last < defect.range_start:
             raise Forbidden(
-                f"blocks {_scope_name(defect)} are outside the blocks {first}-{last} that this task "
+                f"blocks {_name_scope(defect)} are outside the blocks {first}-{last} that this task "
                 "checks; a task reports defects of its own blocks only"
             )
 
 
-def _scope_name(defect: NewInvalidation) -> str:
+def _name_scope(defect: NewInvalidation) -> str:
     return defect.partition_key or f"{defect.range_start}-{defect.range_end}"
 
 
@@ -104,7 +104,7 @@ def _describe_outcomes(
             reason="; ".join(
                 filter(None, (defect.reason, _describe_outcome(by_defect.get(n, []))))
             ),
-            once_key=f"doubt:{defect.once_key or f'{defect.kind}:{_scope_name(defect)}'}",
+            once_key=f"doubt:{defect.once_key or f'{defect.kind}:{_name_scope(defect)}'}",
         )
         for n, defect in enumerate(defects, start=1)
     ]

@@ -58,7 +58,7 @@ SELECT dag, job, status, error_code, count(*) AS tasks FROM canceled
 
 async def preview(conn: Conn, org_id: UUID, request: CancelRequest) -> list[CancelGroup]:
     """Count the tasks that a request would cancel, by job, status and error."""
-    return await fetch_all(conn, CancelGroup, _PREVIEW, _values(org_id, request))
+    return await fetch_all(conn, CancelGroup, _PREVIEW, _make_values(org_id, request))
 
 
 async def cancel(conn: Conn, org_id: UUID, request: CancelRequest) -> list[CancelGroup]:
@@ -66,8 +66,8 @@ async def cancel(conn: Conn, org_id: UUID, request: CancelRequest) -> list[Cance
 
     Returns the numbers of tasks by job, status before, and error.
     """
-    return await fetch_all(conn, CancelGroup, _CANCEL, _values(org_id, request))
+    return await fetch_all(conn, CancelGroup, _CANCEL, _make_values(org_id, request))
 
 
-def _values(org_id: UUID, request: CancelRequest) -> dict[str, object]:
+def _make_values(org_id: UUID, request: CancelRequest) -> dict[str, object]:
     return {"org_id": org_id, **request.model_dump(exclude={"dry_run"})}

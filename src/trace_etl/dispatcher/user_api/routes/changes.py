@@ -46,7 +46,7 @@ async def follow_changes(
     gap. An event `reset` means that this is not possible: read the lists again, then follow the stream.
     """
     last_id = last_event_id or after
-    position = _position(last_id) if last_id else None
+    position = _parse_position(last_id) if last_id else None
     filters = ChangeFilter(user.org_id, dag, [str(k) for k in kind] if kind else None)
     access = _Access(request, user, ctx.pool)
     leave = ctx.changes.join(user.org_id, user.name)
@@ -80,30 +80,30 @@ async def _chunks(
     end, deleted_up_to = await feed.head()
     if after is not None and (after > end or after.xid < deleted_up_to):
         yield render_event(
-            "reset", {"reason": "changes after this position are no longer stored"}, _id(end)
+            "reset", {"reason": "changes after this position are no longer stored"}, _format_id(end)
         )
         after = None
     after = after or end
-    yield b"retry: 2000\n" + render_event("ready", {}, _id(after))
+    yield b"retry: 2000\n" + render_event("ready", {}, _format_id(after))
     async for page in feed.pages(filters, after, heartbeat=HEARTBEAT):
         if page is not None:
-            yield b"".join(_event(change) for change in page.changes)
+            yield b"".join(_render_event(change) for change in page.changes)
         elif await access.is_valid():
             yield render_comment("heartbeat")
         else:
             return
 
 
-def _event(change: Change) -> bytes:
+def _render_event(change: Change) -> bytes:
     data = {"dag": change.dag, "job": change.job, **change.body}
-    return render_event(change.kind, data, _id(change.position))
+    return render_event(change.kind, data, _format_id(change.position))
 
 
-def _id(position: ChangePosition) -> str:
+def _format_id(position: ChangePosition) -> str:
     return encode_key((position.xid, position.source, position.key, position.subkey))
 
 
-def _position(token: str) -> ChangePosition:
+def _parse_position(token: str) -> ChangePosition:
     try:
         xid, source, key, subkey = decode_key(token, (int, int, UUID, str))
     except ValueError as error:

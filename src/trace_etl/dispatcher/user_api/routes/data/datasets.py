@@ -47,7 +47,7 @@ async def list_datasets(
 ) -> DatasetList:
     """List the datasets of the deployed DAGs: published ones first, by name."""
     rows = await listing.fetch(datasets.list_datasets, filters, int, str, str, str, str)
-    return listing.reply(DatasetList, rows, _dataset_key)
+    return listing.reply(DatasetList, rows, _make_dataset_key)
 
 
 @router.get("/datasets/{name}")
@@ -73,7 +73,7 @@ async def get_dataset(
         generations = await partition_queries.list_generations(conn, dataset.dataset_uuid)
         description = await datasets.get_description(conn, dataset.dataset_uuid)
         consumers = await cursors.list_consumers(conn, dataset.dataset_uuid, version)
-    partitions, following = page.cut(rows, _partition_key)
+    partitions, following = page.cut(rows, _make_partition_key)
     return DatasetDetail(
         **dict(dataset),
         description=description.description,
@@ -125,7 +125,7 @@ async def list_certificates(
             conn, version, blocks=span, after=after, limit=page.fetch
         )
         gaps = await partition_queries.list_gaps(conn, version) if after is None else []
-    items, following = page.cut(rows, _partition_key)
+    items, following = page.cut(rows, _make_partition_key)
     return CertificateList(
         items=items,
         next=following,
@@ -161,10 +161,10 @@ async def get_certificate_keys(user: CallerDep, ctx: ContextDep) -> Jwks:
     return Jwks.model_validate(require_signer(ctx.manifest_signer).jwks())
 
 
-def _dataset_key(dataset: DatasetItem) -> tuple[int, str, str, str, str]:
+def _make_dataset_key(dataset: DatasetItem) -> tuple[int, str, str, str, str]:
     name = dataset.name
     return int(name is None), name or "", dataset.dag, dataset.job, dataset.output
 
 
-def _partition_key(partition: PartitionItem | StoredCertificate) -> tuple[int, str]:
+def _make_partition_key(partition: PartitionItem | StoredCertificate) -> tuple[int, str]:
     return -1 if partition.start is None else partition.start, partition.partition_key

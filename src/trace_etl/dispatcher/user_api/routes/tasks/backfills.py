@@ -29,7 +29,7 @@ async def preview_backfill(
 ) -> bodies.BackfillPreview:
     """Show what a backfill would do: its chunks, which of them exist, and the expected rows."""
     async with ctx.pool.connection() as conn:
-        planned = await planning.plan(conn, _request(body, user))
+        planned = await planning.plan(conn, _make_request(body, user))
     return _preview(body, planned)
 
 
@@ -39,7 +39,7 @@ async def create_backfill(
 ) -> bodies.BackfillReply:
     """Start a backfill of a range of a job, with bulk tasks. A repeated request returns the same backfill."""
     async with transaction(ctx.pool) as conn:
-        backfill_id, is_new = await planning.request(conn, _request(body, user), user.name)
+        backfill_id, is_new = await planning.request(conn, _make_request(body, user), user.name)
         backfill = await backfills.get_backfill(conn, user.org_id, backfill_id)
     ctx.wake.backfills.set()
     if is_new:
@@ -121,7 +121,7 @@ async def resume_backfill(
     return bodies.BackfillResumed(backfill_id=backfill_id, state="running", chunks=retried)
 
 
-def _request(body: bodies.BackfillRequest, user: Caller) -> planning.BackfillScope:
+def _make_request(body: bodies.BackfillRequest, user: Caller) -> planning.BackfillScope:
     span = Range.checked(body.start, body.end)
     return planning.BackfillScope(user.org_id, body.dag, body.job, span, body.chunk, body.force)
 

@@ -13,11 +13,13 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from trace_etl.dag.error_messages import describe_error
-from trace_etl.dag.schema import Seconds, parse_seconds
+from trace_etl.dag.field_types import Seconds, parse_seconds
 from trace_etl.model.errors import TraceError
 from trace_etl.model.task import Isolation
 
 Launcher = Literal["dispatcher", "spark", "process", "sandbox", "lambda"]
+Trust = Literal["platform", "untrusted"]
+Language = Literal["python", "node", "native"]
 _SHIPPED = Path(__file__).with_name("runtimes.yaml")
 _NAME = r"^[a-z][a-z0-9_]{0,48}$"  # a queue may get `_endless` at its end
 _INLINE = "dispatcher"
@@ -46,10 +48,10 @@ class Runtime(BaseModel):
 
     launcher: Launcher
     """What runs the operator: the Dispatcher itself, the Spark worker, a program, a sandbox, Lambda."""
-    trust: Literal["platform", "untrusted"]
+    trust: Trust
     queue: Annotated[str, Field(pattern=_NAME)] | None = None
     """The queue of its wake-ups. Default: the name of the runtime."""
-    language: Literal["python", "node", "native"] | None = None
+    language: Language | None = None
     """`sandbox`: what a bundle contains."""
     isolation: Literal["namespaces", "reduced"] = "namespaces"
     """`sandbox`: `reduced` does without user namespaces, with weaker guarantees."""

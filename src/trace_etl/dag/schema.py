@@ -1,10 +1,8 @@
 """The sections of a DAG file and the allowed values of each field."""
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -12,82 +10,23 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StrictStr,
-    WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError
 
-from trace_etl.dag.column_types import DECLARED, parse_type
-from trace_etl.dag.error_messages import show_value
-from trace_etl.dag.where import check_where
-from trace_etl.model.dag import SourceKind
-from trace_etl.model.errors import Invalid
-from trace_etl.model.scope import MAX_BLOCK
-
-NAME = r"^[a-z][a-z0-9_]{0,127}$"
-_DURATION = re.compile(r"[0-9]{1,9}[smhd]")
-_MAX_SECONDS = 30 * 86400
-
-
-def parse_seconds(value: object) -> object:
-    """Convert `90`, `"90s"`, `"15m"`, `"2h"` or `"1d"` to seconds."""
-    seconds = value
-    if isinstance(value, str) and _DURATION.fullmatch(value):
-        seconds = int(value[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[value[-1]]
-    if isinstance(seconds, int) and not isinstance(seconds, bool) and 1 <= seconds <= _MAX_SECONDS:
-        return seconds
-    rule = "must be a time from 1s to 30d, such as 90, 90s, 15m, 2h or 1d"
-    raise PydanticCustomError("seconds", "{m}", {"m": f"{rule}, not {show_value(value)}"})
-
-
-def _parse_where(value: object) -> object:
-    if value is None:
-        return None
-    try:
-        return check_where(value)
-    except Invalid as error:
-        fault = error.faults[0]
-        column = fault.field.removeprefix("where").removeprefix(".")
-        message = f"{column!r} {fault.message}" if column else fault.message
-        raise PydanticCustomError("where", "{m}", {"m": message}) from error
-
-
-def _check_output(value: object) -> object:
-    """Accept the name or the index of an output."""
-    if isinstance(value, str) or (type(value) is int and value >= 0):
-        return value
-    rule = f"must be the name of an output or its index (0 or more), not {show_value(value)}"
-    raise PydanticCustomError("output", "{m}", {"m": rule})
-
-
-def _check_column_type(value: str) -> str:
-    declared = parse_type(value)
-    if declared is not None and declared.kind.name in DECLARED:
-        return value
-    names = ", ".join(DECLARED)
-    rule = f"must be {names}, decimal(precision,scale) with at most 38 digits, or array<…> of these"
-    raise PydanticCustomError("column_type", "{m}", {"m": f"{rule}, not {show_value(value)}"})
-
-
-Text = StrictStr
-_SCALAR = rf"({'|'.join(DECLARED)}|decimal\([0-9]{{1,2}}, ?[0-9]{{1,2}}\))"
-ColumnTypeName = Annotated[
-    StrictStr,
-    AfterValidator(_check_column_type),
-    WithJsonSchema({"type": "string", "pattern": f"^({_SCALAR}|array<{_SCALAR}>)$"}),
-]
-Name = Annotated[StrictStr, Field(pattern=NAME)]
-Identifier = Annotated[StrictStr, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
-Count = Annotated[StrictInt, Field(ge=1)]
-Block = Annotated[StrictInt, Field(ge=0, le=MAX_BLOCK)]
-Attempts = Annotated[StrictInt, Field(ge=1, le=100)]
-Seconds = Annotated[
-    int,
-    BeforeValidator(parse_seconds, json_schema_input_type=int | str),
-    Field(description="Seconds, or a duration such as 90s, 15m, 2h or 1d."),
-]
-Dotted = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=256)]
-Priority = Literal["normal", "bulk"]
-Role = Literal["reader", "writer", "admin"]
+from trace_etl.dag.field_types import (
+    Attempts,
+    Block,
+    ColumnTypeName,
+    Count,
+    Dotted,
+    Identifier,
+    Name,
+    Seconds,
+    Text,
+    check_output,
+    parse_where,
+)
+from trace_etl.model.dag import Activation, OnFailure, Priority, SourceKind, TimePartition
+from trace_etl.model.roles import Role
 
 
 class Section(BaseModel):
@@ -98,7 +37,7 @@ class FromSection(Section):
     """The origin of rows: an output of a job in this file, or a published dataset."""
 
     job: Name | None = None
-    output: Annotated[str | int | None, BeforeValidator(_check_output)] = Field(
+    output: Annotated[str | int | None, BeforeValidator(check_output)] = Field(
         None, description="Name or index of the output. Required if the job has several."
     )
     output_index: Annotated[StrictInt, Field(ge=0)] | None = Field(
@@ -117,7 +56,7 @@ class InputSection(Section):
     name: Name | None = Field(None, description="Name of this input for the operator.")
     where: Annotated[
         dict[str, Any] | None,
-        BeforeValidator(_parse_where, json_schema_input_type=dict[str, Any] | str),
+        BeforeValidator(parse_where, json_schema_input_type=dict[str, Any] | str),
     ] = Field(None, description="Filter for the rows to read: column to value or list of values.")
     trigger: Literal["always", "only", "never"] | None = Field(
         None,
@@ -227,7 +166,7 @@ class CheckSection(Section):
     """
 
     name: Name | None = Field(None, description="Default: the kind of check and its columns.")
-    output: Annotated[str | int | None, BeforeValidator(_check_output)] = Field(
+    output: Annotated[str | int | None, BeforeValidator(check_output)] = Field(
         None, description="Name or index of the output. Required if the job has several."
     )
     condition: Annotated[StrictStr, Field(min_length=1, max_length=10_000)] | None = Field(
@@ -242,7 +181,7 @@ class CheckSection(Section):
     rows: RowsSection | None = None
     freshness: FreshnessSection | None = None
     references: ReferencesSection | None = None
-    on_failure: Literal["block", "warn", "block_consumers"] = Field(
+    on_failure: OnFailure = Field(
         "block",
         description="`block`: the task fails, and nothing is committed. `warn`: the partition is committed"
         " and the result recorded. `block_consumers`: the same, but the jobs in `consumers` do not read the"
@@ -286,7 +225,7 @@ class Defaults(Section):
 
 class JobSection(Section):
     name: Name
-    activation: Literal["source", "reactive"] | None = Field(
+    activation: Activation | None = Field(
         None, description="Default: `source` if the job has a `source`, otherwise `reactive`."
     )
     runtime: Text | None = Field(
@@ -303,7 +242,7 @@ class JobSection(Section):
         description="`PerPartition`: a task per changed partition. `PerUpdate`: a task per cursor. "
         "`WholeDataset`: a task over all rows of the inputs, which replaces the whole output.",
     )
-    partition_by: Literal["day", "hour"] | None = Field(
+    partition_by: TimePartition | None = Field(
         None,
         description="One partition of the output per day or hour (UTC), by the `time` of the inputs. "
         "Default: the partitions of the inputs.",

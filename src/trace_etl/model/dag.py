@@ -4,6 +4,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SourceKind = Literal["manual", "cron", "webhook", "always_on"]
+Activation = Literal["source", "reactive"]
+Priority = Literal["normal", "bulk"]
+TimePartition = Literal["day", "hour"]
+OnFailure = Literal["block", "warn", "block_consumers"]
+"""What a failed data check does: nothing is committed, only the result is stored, or consumers wait."""
+JobChange = Literal["added", "changed", "removed", "unchanged"]
+"""The difference between a deployed job and the job in a file."""
+JobAction = Literal["keep", "adopt", "start", "build", "retire"]
+"""What a deploy does with a job."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Roles of users. Each role includes the rights of those before it."""
 
 from collections.abc import Collection
+from typing import Literal
 
+Role = Literal["reader", "writer", "admin"]
 READER, WRITER, ADMIN = "reader", "writer", "admin"
 ROLES = (READER, WRITER, ADMIN)
 

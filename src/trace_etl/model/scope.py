@@ -1,8 +1,12 @@
 """Block ranges, the scope of events, tasks and partitions."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from trace_etl.model.errors import Fault, Invalid
+
+ScopeKind = Literal["partition", "row_range"]
+"""A scope that is invalid: a partition, or the rows of a block range."""
 
 MAX_BLOCK = (
     2**53 - 1

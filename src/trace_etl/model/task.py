@@ -5,6 +5,8 @@ from typing import Literal, NamedTuple
 from uuid import UUID
 
 TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+ReportedStatus = Literal["Completed", "Failed", "Canceled"]
+"""How a worker says that its attempt ended."""
 
 
 class NotClaimedReason(StrEnum):

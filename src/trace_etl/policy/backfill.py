@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from trace_etl.dag.operators import NON_PUBLISHERS
+from trace_etl.model.flow import ChunkAction
 from trace_etl.model.scope import Range
 from trace_etl.policy.ranges import split_range
 
-ChunkAction = Literal["build", "rebuild", "there", "no_input"]
-"""`there`: the chunk is already built. `no_input`: no input partition has these blocks."""
 DEFAULT_CHUNK = 1000
 
 

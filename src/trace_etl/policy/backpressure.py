@@ -8,9 +8,11 @@ upstream. A job is paused only by queues downstream of it, so at least one job c
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-Tier = Literal["normal", "bulk"]
+from trace_etl.model.dag import Priority
+from trace_etl.model.flow import QueueLimit
+
 J = TypeVar("J", bound=Hashable)
 SHED_BULK, SHED_ALL = 1, 2
 _FLOOD_FACTOR = 2
@@ -59,14 +61,14 @@ class Trip:
     """A tripped queue and the measurement that tripped it."""
 
     level: int
-    reason: Literal["depth", "age"]
+    reason: QueueLimit
     measured: int
     threshold: int
     since: datetime
     level_since: datetime
 
     @property
-    def tier(self) -> Tier:
+    def tier(self) -> Priority:
         return "bulk" if self.level == SHED_BULK else "normal"
 
     @property
@@ -113,7 +115,9 @@ def _is_flood(limits: QueueLimits, queue: QueueLoad) -> bool:
     return limits.depth is not None and queue.depth >= _FLOOD_FACTOR * limits.depth
 
 
-def plan_pauses(trips: Mapping[J, Trip], edges: Iterable[tuple[J, J]]) -> dict[tuple[J, J], Tier]:
+def plan_pauses(
+    trips: Mapping[J, Trip], edges: Iterable[tuple[J, J]]
+) -> dict[tuple[J, J], Priority]:
     """Return the tier to pause for each pair of paused job and tripped job.
 
     `edges` are pairs of producer and consumer.

@@ -6,9 +6,9 @@ from uuid import UUID
 from pydantic import Field, StringConstraints, field_validator
 
 from trace_etl.api.body import Count, Key, Name, Reply, Request, Text
+from trace_etl.model.dag import OnFailure
 
 CheckKind = Literal["condition", "unique", "not_null", "rows", "freshness", "references"]
-OnFailure = Literal["block", "warn", "block_consumers"]
 MAX_SAMPLES = 5
 MAX_SAMPLE_TEXT = 100
 SampleText = Annotated[str, StringConstraints(max_length=MAX_SAMPLE_TEXT, pattern=r"^[^\x00]*$")]

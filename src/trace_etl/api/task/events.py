@@ -17,7 +17,7 @@ from trace_etl.api.body import (
     check_range,
     either,
 )
-from trace_etl.model.scope import Range
+from trace_etl.model.scope import Range, ScopeKind
 
 
 class Event(Request):
@@ -109,7 +109,7 @@ class Invalidation(Request):
         }
     )
 
-    kind: Literal["partition", "row_range"]
+    kind: ScopeKind
     dataset_uuid: UUID | None = None
     dataset: DatasetName | None = None
     dataset_version: UUID | None = None

@@ -27,7 +27,7 @@ from trace_etl.api.task.events import Event, Invalidation
 from trace_etl.api.task.payload import Scope, Storage, TaskPayload
 from trace_etl.api.task.verification import VerifiedRange
 from trace_etl.model.scope import Range
-from trace_etl.model.task import Fence, Isolation, TaskStatus
+from trace_etl.model.task import Fence, Isolation, ReportedStatus, TaskStatus
 
 # --- worker endpoints -------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class MappedPartition(Request):
 
 
 class Complete(Fenced):
-    status: Literal["Completed", "Failed", "Canceled"]
+    status: ReportedStatus
     events: list[Event] = _list_field(5_000)
     outputs: list[Output] = _list_field(1_000)
     datasets_published: list[Published] = _list_field(1_000)

@@ -8,7 +8,8 @@ from pydantic import StringConstraints
 
 from trace_etl.api.body import Json, Reply, Request
 from trace_etl.api.task.checks import TaskCheck
-from trace_etl.model.scope import Range
+from trace_etl.model.dag import TimePartition
+from trace_etl.model.scope import Range, ScopeKind
 from trace_etl.model.storage import StorageRef
 
 WHOLE = "all"  # the partition key of an output that is not split
@@ -70,7 +71,7 @@ class InvalidScope(Reply):
     invalidation_id: UUID
     dataset_uuid: UUID
     dataset_version: UUID
-    kind: Literal["partition", "row_range"]
+    kind: ScopeKind
     partition_key: str | None = None
     start: int | None = None
     end: int | None = None
@@ -156,7 +157,7 @@ class TaskPayload(Reply):
     scope: Scope | None = None
     parameters: TaskParameters | None = None
     """Extension: what the event that started the task passes to it; null for changes of data."""
-    partition_by: Literal["day", "hour"] | None = None
+    partition_by: TimePartition | None = None
     """Extension: the job has a partition per day or hour. A task that is no refresh reports which
     partitions the rows of its scope belong to, and writes nothing."""
     is_refresh: bool = False

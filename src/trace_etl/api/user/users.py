@@ -1,15 +1,15 @@
 """Users and roles."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import StringConstraints
 
 from trace_etl.api.body import ListReply, Reply, UserRequest
+from trace_etl.model.roles import Role
 
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.@-]{0,127}$")]
-Role = Literal["reader", "writer", "admin"]
 
 
 class NewUser(UserRequest):

@@ -2,10 +2,10 @@
 
 import hashlib
 from functools import cache
-from typing import Literal
 from uuid import UUID
 
 from trace_etl.api.task import lifecycle as bodies
+from trace_etl.model.task import ReportedStatus
 
 # A repeat with a renewed token is the same call.
 _NOT_CONTENT = {"task_id", "attempt", "lease_token", "capability_token"}
@@ -37,7 +37,7 @@ def hash_call(body: bodies.Fenced) -> bytes:
 
 
 @cache
-def _hash_empty_completion(status: Literal["Completed", "Failed", "Canceled"]) -> bytes:
+def _hash_empty_completion(status: ReportedStatus) -> bytes:
     """Cache the hash of a completion without content, the most frequent kind."""
     no_task = UUID(int=0)
     empty = bodies.Complete(task_id=no_task, attempt=1, lease_token=no_task, status=status)

@@ -5,11 +5,11 @@ from uuid import UUID
 
 from trace_etl.dag.operators import FORWARDERS, OPERATORS, SplitConfig
 from trace_etl.model.errors import Conflict, Fault, Invalid
+from trace_etl.model.flow import ChunkAction
 from trace_etl.model.scope import Range
 from trace_etl.policy.backfill import (
     DEFAULT_CHUNK,
     Chunk,
-    ChunkAction,
     choose_chunk_size,
     keeps_partitions,
     plan_chunks,

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-from trace_etl.model.dag import Dag, Job
+from trace_etl.model.dag import Dag, Job, JobAction, JobChange
 from trace_etl.policy.deploy.buffer_columns import AddedColumn
 from trace_etl.policy.deploy.generations import (
     GENERATION_FIELDS,
@@ -12,9 +12,6 @@ from trace_etl.policy.deploy.generations import (
     job_definition,
     tuning_fields,
 )
-
-Change = Literal["added", "changed", "removed", "unchanged"]
-JobAction = Literal["keep", "adopt", "start", "build", "retire"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class PlannedJob:
     """
 
     name: str
-    change: Change
+    change: JobChange
     action: JobAction
     generation: str | None
     fields: list[FieldDifference]
@@ -219,7 +216,7 @@ def _plan_job(
         action: JobAction = "adopt" if known else "start"
         return PlannedJob(job.name, "added", action, generation, [], [], {})
     fields = list(find_differences(old.definition, job_definition(job)))
-    change: Change = "changed" if fields else "unchanged"
+    change: JobChange = "changed" if fields else "unchanged"
     if job.name not in changed:
         action = "adopt" if fields or old.building else "keep"
         return PlannedJob(job.name, change, action, generation, fields, [], {})

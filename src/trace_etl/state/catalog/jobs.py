@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.dags.jobs import Activation, JobDetail, JobItem, UpstreamWork
-from trace_etl.model.dag import SourceKind
+from trace_etl.api.user.dags.jobs import JobDetail, JobItem, UpstreamWork
+from trace_etl.model.dag import Activation, SourceKind
 from trace_etl.model.errors import NotFound
 from trace_etl.policy.waiting_reasons import UpstreamJob, explain_job
 from trace_etl.state.db.pool import Conn

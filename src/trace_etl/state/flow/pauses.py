@@ -4,8 +4,8 @@ from typing import LiteralString
 from uuid import UUID
 
 from trace_etl.api.user.tasks.pressure import PauseItem
+from trace_etl.model.dag import Priority
 from trace_etl.model.errors import NotFound
-from trace_etl.policy.backpressure import Tier
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import JobNameFilter, fetch_all
 from trace_etl.state.flow import pressure
@@ -56,7 +56,7 @@ DELETE FROM pauses WHERE job_id = ANY(%(job_ids)s) AND by_job_id IS NULL RETURNI
 
 
 async def pause(
-    conn: Conn, org_id: UUID, dag: str, job: str | None, *, by: str, reason: str, tier: Tier
+    conn: Conn, org_id: UUID, dag: str, job: str | None, *, by: str, reason: str, tier: Priority
 ) -> list[str]:
     """Pause a job, or every job of a DAG, until a user resumes it. Raises NotFound."""
     await pressure.lock(conn)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from trace_etl.policy.backpressure import JobLoad, QueueLimits, QueueLoad, Tier, Trip
+from trace_etl.model.dag import Priority
+from trace_etl.policy.backpressure import JobLoad, QueueLimits, QueueLoad, Trip
 from trace_etl.state.db.pool import Conn
 
 # Every writer of pauses holds this lock, so that the state of a job is computed from all its pauses.
@@ -156,7 +157,7 @@ class NewPause:
     job_id: UUID
     by_job_id: UUID
     by_name: str
-    tier: Tier
+    tier: Priority
     reason: str
 
 

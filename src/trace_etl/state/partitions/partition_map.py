@@ -1,9 +1,9 @@
 """Count the partitions of a generation by block, for a map of a million partitions."""
 
 from dataclasses import dataclass
-from typing import Literal
 from uuid import UUID
 
+from trace_etl.api.user.data.datasets import GenerationState
 from trace_etl.api.user.data.partition_map import (
     MAX_LISTED,
     MapHot,
@@ -20,7 +20,7 @@ from trace_etl.state.db.rows import fetch_all, fetch_one
 class Generation:
     dataset_uuid: UUID
     dataset_version: UUID
-    state: Literal["current", "building", "old"]
+    state: GenerationState
 
 
 # Not `datasets.get_dataset`, which counts all partitions.

@@ -1,13 +1,11 @@
 """Jobs."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from trace_etl.api.body import ListReply, Reply
-from trace_etl.model.dag import SourceKind
-
-Activation = Literal["source", "reactive"]
+from trace_etl.model.dag import Activation, Priority, SourceKind
 
 
 class JobItem(Reply):
@@ -77,7 +75,7 @@ class JobDetail(JobItem):
     max_attempts: int
     timeout_seconds: int
     heartbeat_timeout_seconds: int
-    priority: Literal["normal", "bulk"]
+    priority: Priority
     max_concurrency: int | None
     max_queue_depth: int | None
     max_queue_age: int | None

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from trace_etl.api.body import Reply
+from trace_etl.model.dag import JobAction, JobChange
 
 Blocks = tuple[int, int]
 """First and last block."""
@@ -30,8 +31,8 @@ class FieldChangeItem(Reply):
 
 class JobPlanItem(Reply):
     name: str
-    change: Literal["added", "changed", "removed", "unchanged"]
-    action: Literal["keep", "adopt", "start", "build", "retire"]
+    change: JobChange
+    action: JobAction
     """keep: no change. adopt: use the new definition with the same generation. start: a new generation
     that is current immediately. build: a new generation that becomes current when it is complete.
     retire: the job stops."""

@@ -1,8 +1,7 @@
 """The registry of runtimes."""
 
-from typing import Literal
-
 from trace_etl.api.body import ListReply, Reply
+from trace_etl.dag.runtimes import Language, Launcher, Trust
 from trace_etl.model.task import Isolation
 
 
@@ -10,11 +9,11 @@ class RuntimeItem(Reply):
     """A runtime of the registry, and the workers that serve it now."""
 
     name: str
-    launcher: Literal["dispatcher", "spark", "process", "sandbox", "lambda"]
-    trust: Literal["platform", "untrusted"]
+    launcher: Launcher
+    trust: Trust
     queue: str | None
     """Null for the runtime of the Dispatcher."""
-    language: Literal["python", "node", "native"] | None
+    language: Language | None
     isolation: Isolation | None
     """How the code of its tasks is isolated; null for code of the platform."""
     slots: int

@@ -5,7 +5,9 @@ from typing import Any, Literal
 from uuid import UUID
 
 from trace_etl.api.body import ListReply, Reply
-from trace_etl.api.user.users import Role
+from trace_etl.model.roles import Role
+
+GenerationState = Literal["current", "building", "old"]
 
 
 class DatasetItem(Reply):
@@ -52,7 +54,7 @@ class PartitionItem(Reply):
 class GenerationItem(Reply):
     dataset_version: UUID
     generation_no: int
-    state: Literal["current", "building", "old"]
+    state: GenerationState
     created_at: datetime
     partitions: int
     row_count: int
@@ -79,7 +81,7 @@ class DatasetColumn(Reply):
 class GenerationName(Reply):
     dataset_version: UUID
     generation_no: int
-    state: Literal["current", "building", "old"]
+    state: GenerationState
     created_at: datetime
 
 

@@ -1,13 +1,14 @@
 """Invalidations of datasets."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from pydantic import ConfigDict, model_validator
 
 from trace_etl.api.body import Block, Key, ListReply, Reply, UserRequest
 from trace_etl.api.task.events import PARTITION, ROW_RANGE, Filter, Reason, check_invalid_scope
+from trace_etl.model.scope import ScopeKind
 
 
 class InvalidateRequest(UserRequest):
@@ -24,7 +25,7 @@ class InvalidateRequest(UserRequest):
     """Rebuild the scope itself first. Consumers process the rewritten data afterwards."""
 
     @property
-    def kind(self) -> Literal["partition", "row_range"]:
+    def kind(self) -> ScopeKind:
         return "row_range" if self.partition_key is None else "partition"
 
     @model_validator(mode="after")
@@ -38,7 +39,7 @@ class InvalidateReply(Reply):
     """Null if the scope is rebuilt first: the rewrite creates the invalidation."""
     dataset: str
     dataset_version: UUID
-    kind: Literal["partition", "row_range"]
+    kind: ScopeKind
     partition_key: str | None
     start: int | None
     end: int | None
@@ -52,7 +53,7 @@ class InvalidationItem(Reply):
     dag: str
     job: str
     output: str
-    kind: Literal["partition", "row_range"]
+    kind: ScopeKind
     partition_key: str | None
     start: int | None
     end: int | None

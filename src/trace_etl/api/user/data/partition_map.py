@@ -1,10 +1,10 @@
 """The partitions of a dataset by block, counted in buckets of equal width."""
 
 from datetime import datetime
-from typing import Literal
 from uuid import UUID
 
 from trace_etl.api.body import Reply
+from trace_etl.api.user.data.datasets import GenerationState
 
 MAX_BUCKETS = 2000
 MAX_LISTED = 2000
@@ -60,7 +60,7 @@ class MapHot(Reply):
 class PartitionMap(Reply):
     dataset: str
     dataset_version: UUID
-    state: Literal["current", "building", "old"]
+    state: GenerationState
     first: int | None
     """The first block of the dataset, hot ones included; null if it has no block."""
     last: int | None

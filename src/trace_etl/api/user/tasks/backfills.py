@@ -7,11 +7,11 @@ from uuid import UUID
 from pydantic import Field
 
 from trace_etl.api.body import JobRange, ListReply, Reply
+from trace_etl.model.flow import ChunkAction
 from trace_etl.model.scope import MAX_BLOCK
 
 BackfillState = Literal["running", "complete", "failed", "canceled"]
 ChunkState = Literal["pending", "created", "completed", "failed", "canceled", "skipped"]
-Action = Literal["build", "rebuild", "there", "no_input"]
 
 
 class BackfillRequest(JobRange):
@@ -26,7 +26,7 @@ class BackfillRequest(JobRange):
 class ChunkPlan(Reply):
     start: int
     end: int
-    action: Action
+    action: ChunkAction
     rows: int | None
     """Rows of an existing chunk, or an estimate for a missing one; null if unknown."""
 
@@ -107,7 +107,7 @@ class BackfillResumed(Reply):
 class ChunkItem(Reply):
     start: int
     end: int
-    action: Action
+    action: ChunkAction
     state: ChunkState
     rows: int | None
     task_id: UUID | None

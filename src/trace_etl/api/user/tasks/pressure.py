@@ -1,13 +1,14 @@
 """Pauses and backpressure."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import StringConstraints
 
 from trace_etl.api.body import ListReply, Name, Reply, UserRequest
+from trace_etl.model.dag import Priority
+from trace_etl.model.flow import QueueLimit
 
-Tier = Literal["normal", "bulk"]
 PauseReason = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]
 
 
@@ -16,7 +17,7 @@ class PauseRequest(UserRequest):
     job: Name | None = None
     """Null means every job of the DAG."""
     reason: PauseReason = ""
-    tier: Tier = "normal"
+    tier: Priority = "normal"
     """`bulk` pauses bulk tasks only; `normal` pauses all tasks."""
 
 
@@ -33,7 +34,7 @@ class ResumeRequest(UserRequest):
 class StillPaused(Reply):
     job: str
     by: str
-    tier: Tier
+    tier: Priority
 
 
 class ResumeReply(Reply):
@@ -47,7 +48,7 @@ class ResumeReply(Reply):
 class PauseItem(Reply):
     dag: str
     job: str
-    tier: Tier
+    tier: Priority
     by: str
     by_dag: str | None
     """The DAG of the job whose queue causes backpressure; null if a user paused it."""
@@ -68,9 +69,9 @@ class QueueItem(Reply):
     normal: int
     bulk: int
     oldest_queued_at: datetime | None
-    sheds: Tier | None
+    sheds: Priority | None
     """The upstream tasks that the queue pauses; null if it causes no backpressure."""
-    reason: Literal["depth", "age"] | None
+    reason: QueueLimit | None
     measured: int | None
     threshold: int | None
     since: datetime | None

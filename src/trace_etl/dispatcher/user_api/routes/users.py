@@ -8,10 +8,11 @@ from fastapi import APIRouter, Depends
 
 from trace_etl.api.body import Name
 from trace_etl.api.user.audit import AuditList
-from trace_etl.api.user.users import Me, NewRole, NewUser, Role, UserItem, UserList
+from trace_etl.api.user.users import Me, NewRole, NewUser, UserItem, UserList
 from trace_etl.dispatcher.user_api.context import CallerDep, ContextDep
 from trace_etl.dispatcher.user_api.listing import ListingDep
 from trace_etl.dispatcher.user_api.pages import PageDep
+from trace_etl.model.roles import Role
 from trace_etl.state.catalog import users
 from trace_etl.state.db.pool import transaction
 from trace_etl.state.feed import query_audit

@@ -1,9 +1,9 @@
 """Rollback: restore the version of a DAG before the current one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
-from trace_etl.api.user.dags.rollouts import RestoredDataset
+from trace_etl.api.user.dags.rollouts import RestoredDataset, RollbackReply
 from trace_etl.model.errors import NothingToRollBack
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
@@ -45,23 +45,16 @@ RETURNING j.name AS job, d.output_name AS output,
 class RolledBack:
     """The result of a rollback."""
 
-    dag_version: UUID
-    """The version that is current again."""
-    from_version: UUID
-    canceled: int
-    """Tasks of the retired version that were canceled, or asked to stop."""
-    requeued: int
-    """Tasks of the restored version that had been canceled and run again."""
+    reply: RollbackReply
     revisions: list[UUID]
     """The revisions whose generation is current again."""
-    datasets: list[RestoredDataset]
-    """The datasets whose current generation changed."""
 
 
 async def preview(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
     """Return what a rollback would do now: do it, and undo it. Raises the errors of `roll_back`."""
     async with conn.transaction(force_rollback=True):
-        return await roll_back(conn, org_id, dag)
+        result = await roll_back(conn, org_id, dag)
+    return replace(result, reply=result.reply.model_copy(update={"dry_run": True}))
 
 
 async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
@@ -87,6 +80,13 @@ async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
     requeued = await retire.requeue_tasks(conn, current.dag_id)
     await backfill_consumers.backfill(conn, revisions)
     await backfill_consumers.backfill_readers(conn, [d.dataset_uuid for d in datasets])
-    return RolledBack(
-        current.previous_version, current.dag_version, canceled, requeued, revisions, datasets
+    reply = RollbackReply(
+        dry_run=False,
+        dag=dag,
+        dag_version=current.previous_version,
+        from_version=current.dag_version,
+        canceled=canceled,
+        requeued=requeued,
+        datasets=datasets,
     )
+    return RolledBack(reply, revisions)

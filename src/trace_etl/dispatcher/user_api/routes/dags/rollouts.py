@@ -54,20 +54,12 @@ async def roll_back(
     step = rollback.preview if dry_run else rollback.roll_back
     result = await transact(ctx.pool, lambda conn: step(conn, user.org_id, name))
     if not dry_run:
-        moved = [dataset.dataset_uuid for dataset in result.datasets]
+        moved = [dataset.dataset_uuid for dataset in result.reply.datasets]
         async with transaction(ctx.pool) as conn:
             await backfill_consumers.backfill(conn, result.revisions, only_recent=True)
             await backfill_consumers.backfill_readers(conn, moved, only_recent=True)
         ctx.wake.outbox.set()
-    return RollbackReply(
-        dry_run=dry_run,
-        dag=name,
-        dag_version=result.dag_version,
-        from_version=result.from_version,
-        canceled=result.canceled,
-        requeued=result.requeued,
-        datasets=result.datasets,
-    )
+    return result.reply
 
 
 @router.post("/dags/{name}/promote")

@@ -58,17 +58,17 @@ function Side({ onSearch }) {
   const failed = state.data?.failed ?? 0;
   const user = session.value;
   return html`<div class="side">
-    <a class="brand" href="/"><img src=${new URL("./icon.svg", import.meta.url).href} alt="" />Trace</a>
-    <button class="search-button" onClick=${onSearch}><span>Search</span><kbd>/</kbd></button>
+    <a class="brand" href="/"><img src=${new URL("./icon.svg", import.meta.url).href} alt="" /><span class="label">Trace</span></a>
+    <button class="search-button" onClick=${onSearch}><span class="label">Search</span><kbd>/</kbd></button>
     <nav aria-label="Main">
       ${NAV.map(([href, label, key]) => html`<a href=${href} aria-current=${current === href ? "page" : undefined} title=${`g ${key}`}>
         <svg viewBox="0 0 16 16" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.4" stroke-linecap="round" stroke-linejoin="round"><path d=${ICONS[href]} /></svg>
-        ${label}${href === "/tasks" && failed > 0 && html`<span class="badge bad" title=${`${failed} failed`}>${compact(failed)}</span>`}</a>`)}
+        <span class="label">${label}</span>${href === "/tasks" && failed > 0 && html`<span class="badge bad" title=${`${failed} failed`}>${compact(failed)}</span>`}</a>`)}
     </nav>
     <div class="side-foot">
-      <div class="row"><span title="One stream of changes, shared between the tabs"><span class=${`dot ${connection.value}`} />${connection.value}</span>
+      <div class="row"><span title="One stream of changes, shared between the tabs"><span class=${`dot ${connection.value}`} /><span class="label">${connection.value}</span></span>
         <button class="quiet" onClick=${toggleTheme} title="Switch between light and dark">Theme</button></div>
-      <div class="row"><span title=${`Role: ${user.role}`}>${user.name} · ${user.role}</span><button class="quiet" onClick=${() => logOut()}>Log out</button></div>
+      <div class="row"><span class="label" title=${`Role: ${user.role}`}>${user.name} · ${user.role}</span><button class="quiet" onClick=${() => logOut()}>Log out</button></div>
     </div>
   </div>`;
 }

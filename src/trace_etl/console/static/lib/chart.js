@@ -21,6 +21,9 @@ export function watchTheme(draw) {
   };
 }
 
+/** Steps of an axis that counts. */
+const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
+
 /** @param {any} _ @param {number[]} splits */
 const clockValues = (_, splits) =>
   splits.map((at) => new Date(at * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" }));
@@ -43,7 +46,7 @@ export function Chart({ data, series, height = 160, isTime = true, label }) {
           scales: { x: { time: isTime }, y: { range: (_, min, max) => [Math.min(0, min ?? 0), isTime ? Math.max(max ?? 0, 4) : Math.max(max ?? 1, (min ?? 0) + 1)] } },
           legend: { show: false },
           cursor: { y: false, points: { show: false } },
-          axes: [{ ...axis, size: 24, values: isTime ? clockValues : undefined }, { ...axis, size: 48 }],
+          axes: [{ ...axis, size: 24, values: isTime ? clockValues : undefined }, { ...axis, size: 48, incrs: isTime ? WHOLE : undefined }],
           series: [{}, ...series.map((one) => ({
             label: one.label, stroke: colour(one.colour), width: one.kind === "points" ? 0 : 1.4,
             fill: one.kind === "bars" ? colour(one.colour) : undefined,

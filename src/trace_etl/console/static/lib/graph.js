@@ -7,18 +7,20 @@ const DAGRE_NODES = 250;
 const DAGRE_EDGES = 800;
 const SIMPLE = 0.45; // below this zoom, nodes have no text
 
+const NARROW = 560; // below this width, inputs are above their readers
+
 /** Positions of nodes: by dagre in a worker, or in plain layers if the graph is large. */
-function useLayout(ids, edges) {
-  const key = JSON.stringify([ids, edges]);
+function useLayout(ids, edges, isDown) {
+  const key = JSON.stringify([ids, edges, isDown]);
   const [places, setPlaces] = useState(/** @type {any} */ (null));
   useEffect(() => {
-    const plain = () => setPlaces(layers(ids, edges));
+    const plain = () => setPlaces(layers(ids, edges, isDown));
     if (ids.length > DAGRE_NODES || edges.length > DAGRE_EDGES) return plain();
     const worker = new Worker(new URL("./layout-worker.js", import.meta.url), { type: "module" });
     const timer = setTimeout(() => { worker.terminate(); plain(); }, 3000);
     worker.onmessage = ({ data }) => { clearTimeout(timer); setPlaces(data); worker.terminate(); };
     worker.onerror = () => { clearTimeout(timer); plain(); };
-    worker.postMessage({ ids, edges });
+    worker.postMessage({ ids, edges, isDown });
     return () => { clearTimeout(timer); worker.terminate(); };
   }, [key]);
   return places;
@@ -32,11 +34,12 @@ function useLayout(ids, edges) {
 export function GraphView({ nodes, edges, selected, onSelect, search }) {
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const [view, setView] = useState(/** @type {any} */ (null));
-  const [size, setSize] = useState({ width: 800, height: 500 });
+  const [size, setSize] = useState({ width: Math.min(800, innerWidth), height: 500 });
   const drag = useRef(/** @type {any} */ (null));
   const ids = useMemo(() => nodes.map((node) => node.id), [nodes]);
   const pairs = useMemo(() => edges.map((edge) => /** @type {[string, string]} */ ([edge.from, edge.to])), [edges]);
-  const places = useLayout(ids, pairs);
+  const isDown = size.width < NARROW;
+  const places = useLayout(ids, pairs, isDown);
   const bounds = useMemo(() => places && measure(places), [places]);
 
   useEffect(() => {
@@ -87,11 +90,11 @@ export function GraphView({ nodes, edges, selected, onSelect, search }) {
   const inView = view && places ? visible(places, view, size) : () => false;
   const height = bounds ? Math.round(Math.min(Math.max(300, bounds.height + 140), Math.max(360, innerHeight * 0.62))) : 300;
   const isSimple = view && view.k < SIMPLE;
-  return html`<div class=${`graph ${drag.current?.moved ? "dragging" : ""}`} ref=${box} style=${{ height: `${height}px` }} onPointerDown=${onDown} onPointerMove=${onMove} onPointerUp=${onUp} onPointerCancel=${onUp}>
+  return html`<div class=${`graph ${drag.current?.moved ? "dragging" : ""} ${view?.moved ? "moved" : ""}`} ref=${box} style=${{ height: `${height}px` }} onPointerDown=${onDown} onPointerMove=${onMove} onPointerUp=${onUp} onPointerCancel=${onUp}>
     <svg role="group" aria-label=${`Graph of ${nodes.length} jobs`}>
       ${view && places && html`<g transform=${`translate(${view.x} ${view.y}) scale(${view.k})`}>
         ${edges.filter((edge) => places[edge.from] && places[edge.to] && (inView(edge.from) || inView(edge.to))).map((edge) =>
-          html`<path key=${`${edge.from}>${edge.to}`} class=${`edge ${edge.held ? "held" : ""} ${edge.busy ? "busy" : ""} ${edge.trigger ? "trigger" : ""}`} d=${curve(places[edge.from], places[edge.to])}>${!isSimple && html`<title>${edge.title}</title>`}</path>`)}
+          html`<path key=${`${edge.from}>${edge.to}`} class=${`edge ${edge.held ? "held" : ""} ${edge.busy ? "busy" : ""} ${edge.trigger ? "trigger" : ""}`} d=${(isDown ? curveDown : curve)(places[edge.from], places[edge.to])}>${!isSimple && html`<title>${edge.title}</title>`}</path>`)}
         ${nodes.filter((node) => places[node.id] && inView(node.id)).map((node) =>
           html`<${Node} key=${node.id} node=${node} at=${places[node.id]} isSimple=${isSimple} isSelected=${node.id === selected} isDim=${!isMatch(node)}
             onSelect=${() => !drag.current?.moved && onSelect(node.id)} />`)}
@@ -112,7 +115,7 @@ function Node({ node, at, isSimple, isSelected, isDim, onSelect }) {
     tabindex="0" role="button" aria-pressed=${isSelected ? "true" : "false"} onClick=${onSelect} onKeyDown=${onKey}>
     <title>${node.title}</title><rect width=${NODE.width} height=${NODE.height} rx="8" />
     <path class=${`stripe state-${node.state}`} d=${`M0 8a8 8 0 0 1 6-7.7V${NODE.height - 0.3}A8 8 0 0 1 0 ${NODE.height - 8}z`} fill="currentColor" />
-    ${!isSimple && html`<text class="name" x="18" y="23">${fitText(node.name, 22)}</text><text class="sub" x="18" y="42">${fitText(node.sub, 27)}</text>
+    ${!isSimple && html`<text class="name" x="18" y="23">${fitText(node.name, 20)}</text><text class="sub" x="18" y="42">${fitText(node.sub, 27)}</text>
       <svg x=${NODE.width - 26} y="10" width="14" height="14" viewBox="0 0 16 16" class=${`state-${node.state}`}>${GLYPHS[node.state]}</svg>
       ${node.badge && html`<text class=${`sub state-${node.state}`} x=${NODE.width - 12} y="42" text-anchor="end" fill="currentColor">${node.badge}</text>`}`}
   </g>`;
@@ -136,6 +139,13 @@ function curve(from, to) {
   return `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`;
 }
 
+function curveDown(from, to) {
+  const [x1, y1] = [from.x + NODE.width / 2, from.y + NODE.height];
+  const [x2, y2] = [to.x + NODE.width / 2, to.y];
+  const bend = Math.max(20, (y2 - y1) / 2);
+  return `M${x1} ${y1}C${x1} ${y1 + bend} ${x2} ${y2 - bend} ${x2} ${y2}`;
+}
+
 function measure(places) {
   const all = Object.values(places);
   const xs = all.map((place) => place.x);
@@ -146,7 +156,7 @@ function measure(places) {
 }
 
 function fitting(bounds, size) {
-  const k = Math.min(1, (size.width - 48) / bounds.width, (size.height - 48) / bounds.height);
+  const k = Math.min(1, (size.width - 32) / bounds.width, (size.height - 48) / bounds.height);
   return { k, x: (size.width - bounds.width * k) / 2 - bounds.left * k, y: (size.height - bounds.height * k) / 2 - bounds.top * k };
 }
 

@@ -2,9 +2,9 @@
 import { Graph, layout } from "../vendor/dagre.js";
 import { NODE } from "./layout.js";
 
-onmessage = ({ data: { ids, edges } }) => {
+onmessage = ({ data: { ids, edges, isDown } }) => {
   const graph = new Graph();
-  graph.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 70, marginx: 0, marginy: 0 });
+  graph.setGraph({ rankdir: isDown ? "TB" : "LR", nodesep: 22, ranksep: 48, marginx: 0, marginy: 0 });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const id of ids) graph.setNode(id, { ...NODE });
   for (const [from, to] of edges) if (from !== to) graph.setEdge(from, to);

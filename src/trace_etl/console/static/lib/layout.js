@@ -1,13 +1,14 @@
 // Where the nodes of a graph are drawn. Runs in a worker; `layers` is also the fallback for large graphs.
 
 export const NODE = { width: 190, height: 58 };
-const GAP = { x: 70, y: 22 };
+const GAP = { x: 48, y: 22 };
 
 /**
  * Plain layers: each node is one column to the right of its last input. Fast for any graph.
- * @param {string[]} ids @param {[string, string][]} edges @returns {Record<string, {x: number, y: number}>}
+ * @param {string[]} ids @param {[string, string][]} edges @param {boolean} [isDown] Whether inputs are above, not on the left.
+ * @returns {Record<string, {x: number, y: number}>}
  */
-export function layers(ids, edges) {
+export function layers(ids, edges, isDown = false) {
   const inputs = new Map(ids.map((id) => [id, /** @type {string[]} */ ([])]));
   const outputs = new Map(ids.map((id) => [id, /** @type {string[]} */ ([])]));
   for (const [from, to] of edges) {
@@ -38,7 +39,8 @@ export function layers(ids, edges) {
     column.sort((a, b) => middle.get(a) - middle.get(b));
     column.forEach((id, i) => {
       row.set(id, i);
-      places[id] = { x: x * (NODE.width + GAP.x), y: (i - (column.length - 1) / 2) * (NODE.height + GAP.y) };
+      const across = i - (column.length - 1) / 2;
+      places[id] = isDown ? { x: across * (NODE.width + GAP.y), y: x * (NODE.height + GAP.x) } : { x: x * (NODE.width + GAP.x), y: across * (NODE.height + GAP.y) };
     });
   });
   return places;

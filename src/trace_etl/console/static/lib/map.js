@@ -9,15 +9,18 @@ import { Failure, html } from "./ui.js";
 const LANES = { partitions: [14, 66], work: [84, 14], axis: 102 };
 const HEIGHT = 120;
 
-/** @param {{name: string, version?: string, selected: string | null, onPick: (key: string) => void}} props */
-export function PartitionMap({ name, version, selected, onPick }) {
+/**
+ * `at` is a range that the map shows first.
+ * @param {{name: string, version?: string, selected: string | null, at?: string | null, onPick: (key: string) => void}} props
+ */
+export function PartitionMap({ name, version, selected, at, onPick }) {
   const main = useRef(/** @type {HTMLCanvasElement | null} */ (null));
   const strip = useRef(/** @type {HTMLCanvasElement | null} */ (null));
   const state = useRef(/** @type {any} */ ({ view: null, data: null, drag: null, pending: 0, frame: 0, abort: null }));
   const [tip, setTip] = useState(/** @type {any} */ (null));
   const [shown, setShown] = useState(/** @type {any} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
-  const load = (window, signal) => get(`datasets/${path(name)}/map`, { ...window, dataset_version: version, buckets: 1000 }, signal);
+  const load = (/** @type {any} */ window, /** @type {AbortSignal} */ signal = undefined) => get(`datasets/${path(name)}/map`, { ...window, dataset_version: version, buckets: 1000 }, signal);
   const whole = useLive((signal) => load({}, signal), [name, version], { matches: (c) => (c.kind === "dataset" && c.dataset === name) || c.kind === "task" });
 
   const draw = () => {
@@ -49,7 +52,7 @@ export function PartitionMap({ name, version, selected, onPick }) {
     s.abort = new AbortController();
     const start = Math.max(0, Math.floor(s.view.start));
     try {
-      s.data = await load({ start, end: Math.max(start, Math.ceil(s.view.end)) }, s.abort.signal);
+      s.data = await load({ start, end: Math.max(start, Math.ceil(s.view.end) - 1) }, s.abort.signal);
       setShown(s.data);
       setError(null);
       draw();
@@ -64,10 +67,11 @@ export function PartitionMap({ name, version, selected, onPick }) {
     const isFirst = !s.whole;
     s.whole = whole.data;
     if (isFirst) {
-      const range = /^(\d+)-(\d+)$/.exec(selected ?? "");
-      const margin = range ? (Number(range[2]) - Number(range[1]) + 1) * 12 : 0;
+      const range = /^(\d+)-(\d+)$/.exec(at ?? "");
+      const width = range ? Number(range[2]) - Number(range[1]) + 1 : 0;
+      const margin = width * (at === selected ? 12 : 1); // among its neighbours, or what the link names
       setShown(whole.data);
-      if (range) move(Number(range[1]) - margin, Number(range[2]) + margin);
+      if (range) move(Number(range[1]) - margin, Number(range[2]) + 1 + margin);
       else {
         s.view = { start: whole.data.first, end: whole.data.last + 1 };
         s.data = whole.data;
@@ -143,6 +147,25 @@ export function PartitionMap({ name, version, selected, onPick }) {
       keys[event.key]();
     }
   };
+  /** Show the blocks around one, and open its partition. */
+  const goTo = async (event) => {
+    event.preventDefault();
+    const text = event.target.elements.block.value.replaceAll(/[,_\s]/g, "");
+    if (!/^\d+$/.test(text)) return setError(new Error(`${text || "This"} is not a block number.`));
+    const block = Number(text);
+    const { first, last } = state.current.whole;
+    if (block < first || block > last) return setError(new Error(`Block ${format.number(block)} is outside of the dataset, which has blocks ${format.number(first)} to ${format.number(last)}.`));
+    try {
+      const partition = (await load({ start: block, end: block })).listed?.[0];
+      setError(null);
+      const margin = 12 * (partition ? partition.end - partition.start + 1 : 10);
+      move((partition?.start ?? block) - margin, (partition?.end ?? block) + 1 + margin);
+      if (partition) onPick(partition.partition_key);
+      else setError(new Error(`Block ${format.number(block)} is not in a partition.`));
+    } catch (failed) {
+      setError(failed);
+    }
+  };
   const reset = () => move(state.current.whole.first, state.current.whole.last + 1);
   const onStrip = (event) => {
     if (event.type === "pointermove" && !event.buttons) return;
@@ -168,7 +191,7 @@ export function PartitionMap({ name, version, selected, onPick }) {
         onPointerMove=${onMove} onPointerUp=${onUp} onPointerLeave=${() => setTip(null)} onKeyDown=${onKey} />
       ${tip && html`<div class="tip" style=${{ left: `${tip.x}px`, top: "128px" }}>${tip.lines.map((line, i) => html`<div class=${i ? "muted" : "mono"}>${line}</div>`)}</div>`}
       <div class="map-axis"><span>${shown ? html`${format.number(covered)} of ${format.count(width, "block")} committed${hot ? `, ${format.number(hot)} hot` : ""}${missing ? html`, <strong>${format.number(missing)} missing</strong>` : ""} · ${format.count(shown.partitions.reduce((a, b) => a + b, 0), "partition")}` : "…"}</span>
-        <span class="actions"><button class="quiet" onClick=${() => zoom(0.4, (state.current.view.start + state.current.view.end) / 2)}>Zoom in</button><button class="quiet" onClick=${() => zoom(2.5, (state.current.view.start + state.current.view.end) / 2)}>Zoom out</button><button class="quiet" onClick=${reset}>Whole chain</button></span></div>
+        <span class="actions"><form class="actions" onSubmit=${goTo}><input name="block" class="block" inputmode="numeric" aria-label="Go to block" placeholder="Go to block" /></form><button class="quiet" onClick=${() => zoom(0.4, (state.current.view.start + state.current.view.end) / 2)}>Zoom in</button><button class="quiet" onClick=${() => zoom(2.5, (state.current.view.start + state.current.view.end) / 2)}>Zoom out</button><button class="quiet" onClick=${reset}>Whole chain</button></span></div>
     </div>
     <div class="legend">
       <span><i class="swatch sw-committed" />committed</span><span><i class="swatch sw-partial" />partly</span><span><i class="swatch sw-missing" />missing</span><span><i class="swatch sw-hot" />hot</span>
@@ -231,16 +254,17 @@ function drawMain(canvas, data, view, selected) {
   if (data.listed && data.listed.length < width) drawPartitions(context, data, x, scale, selected);
   else drawBuckets(context, data, x, top, tall);
   const span = data.end - data.start + 1;
-  const lanes = [["queued", "queued"], ["running", "map-building"], ["failed", "map-failed"]];
+  // States differ in height, too. The highest is drawn first.
+  const lanes = [{ kind: "failed", name: "map-failed", share: 1 }, { kind: "running", name: "map-building", share: 2 / 3 }, { kind: "queued", name: "queued", share: 1 / 3 }];
   context.fillStyle = colour("line");
   context.fillRect(0, workTop + workTall / 2, width, 1);
   for (const tasks of data.tasks) {
     const left = x(data.start + (tasks.bucket * span) / data.buckets);
     const wide = Math.max(2, x(data.start + ((tasks.bucket + 1) * span) / data.buckets) - left);
-    for (const [kind, name] of lanes) {
+    for (const { kind, name, share } of lanes) {
       if (!tasks[kind]) continue;
       context.fillStyle = colour(name);
-      context.fillRect(left, workTop, wide, workTall);
+      context.fillRect(left, workTop + workTall * (1 - share), wide, workTall * share);
       if (kind === "failed" && wide > 7) cross(context, left + wide / 2, workTop + workTall / 2);
     }
   }
@@ -267,11 +291,14 @@ function cross(context, x, y) {
   context.stroke();
 }
 
-/** The blocks of the hot table, below the partitions that took their place. */
+/** The blocks of the hot table, with lines across, below the partitions that took their place. */
 function drawHot(context, data, x, top, tall) {
   if (!data.hot) return;
+  const [left, wide] = [x(data.hot.start), Math.max(2, x(data.hot.end + 1) - x(data.hot.start))];
   context.fillStyle = colour("map-hot");
-  context.fillRect(x(data.hot.start), top, Math.max(2, x(data.hot.end + 1) - x(data.hot.start)), tall);
+  context.fillRect(left, top, wide, tall);
+  context.fillStyle = colour("surface");
+  for (let at = top + 6; at < top + tall; at += 7) context.fillRect(left, at, wide, 1);
 }
 
 /** Each bucket as high as it is covered. Neighbours of one colour are drawn at once. */

@@ -66,6 +66,12 @@ export const DatasetLink = ({ name }) => html`<a href=${`/datasets/${encodeURICo
 export const Count = ({ value, href, noun }) =>
   html`<a class=${value ? "num" : "num muted"} href=${href} title=${noun && format.count(value, noun)}>${format.number(value)}</a>`;
 
+/** A tile with a number that links to what it counts. @param {{label: string, value: any, href?: string, icon?: string, hint?: any}} props */
+export const Stat = ({ label, value, href, icon, hint }) => {
+  const content = html`<span class="label">${icon && html`<${Icon} kind=${icon} />`}${label}</span><span class="value">${value}</span>`;
+  return html`<div class="stat">${href ? html`<a href=${href}>${content}</a>` : content}<div class="hint">${hint ?? ""}</div></div>`;
+};
+
 // --- layout ---------------------------------------------------------------------------------------
 
 /** @param {{title: any, trail?: any, actions?: any, children?: any}} props */
@@ -128,21 +134,43 @@ export const Fields = ({ items }) =>
     ([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 
 /** @param {{tabs: [string, string, any?][], current: string, href: (key: string) => string}} props */
-export const Tabs = ({ tabs, current, href }) =>
-  html`<nav class="tabs" aria-label="Sections">${tabs.map(([key, label, note]) =>
+export function Tabs({ tabs, current, href }) {
+  const bar = useRef(/** @type {HTMLElement | null} */ (null));
+  useLayoutEffect(() => { // a narrow bar scrolls sideways
+    const [box, tab] = [bar.current, /** @type {HTMLElement | null | undefined} */ (bar.current?.querySelector("[aria-current]"))];
+    if (box && tab) box.scrollLeft = tab.offsetLeft - box.offsetLeft - (box.clientWidth - tab.clientWidth) / 2;
+  }, [current]);
+  return html`<nav class="tabs" aria-label="Sections" ref=${bar}>${tabs.map(([key, label, note]) =>
     html`<a href=${href(key)} aria-current=${key === current ? "page" : undefined}>${label}${note !== undefined && note !== null &&
     html`<span class="note">${note}</span>`}</a>`)}</nav>`;
+}
 
 // --- tables ---------------------------------------------------------------------------------------
 
 const ROW = 34;
+const LINE = 40; // of a card: a label above its value
+/** Whether the window has at most this width. @param {number} width */
+function watchWidth(width) {
+  const query = matchMedia(`(max-width: ${width}px)`);
+  const found = signal(query.matches);
+  query.addEventListener("change", () => (found.value = query.matches));
+  return found;
+}
+/** Whether the screen is as narrow as a phone. */
+export const isNarrow = watchWidth(760);
+const isTablet = watchWidth(1000);
 
 /**
- * A table that draws only the rows in view.
- * @param {{columns: {label: any, width?: string, align?: string, render: (row: any, index: number) => any, wide?: boolean}[],
- *   rows: any[], onEnd?: () => void, href?: (row: any) => string, height?: number, label: string, selected?: (row: any) => boolean}} props
+ * A table that draws only the rows in view. On a phone, each row is a card with two columns of labels and values, and a
+ * `wide` column takes a line of its own. Phones and tablets leave out `minor` columns.
+ * @param {{columns: {label: any, width?: string, align?: string, render: (row: any, index: number) => any, wide?: boolean, minor?: boolean}[],
+ *   rows: any[], onEnd?: () => void, href?: (row: any) => string, height?: number, label: string, selected?: (row: any) => boolean,
+ *   isGrid?: boolean}} props
  */
-export function Table({ columns, rows, onEnd, href, height, label, selected }) {
+export function Table({ columns: all, rows, onEnd, href, height, label, selected, isGrid }) {
+  const isCards = isNarrow.value && !isGrid;
+  const columns = isTablet.value ? all.filter((column) => !column.minor) : all;
+  const rowHeight = isCards ? 16 + LINE * countLines(columns) : ROW;
   const body = useRef(/** @type {HTMLDivElement | null} */ (null));
   const [range, setRange] = useState({ from: 0, to: 80 });
   const [scrolls, setScrolls] = useState(false);
@@ -155,38 +183,44 @@ export function Table({ columns, rows, onEnd, href, height, label, selected }) {
       if (onEnd) onEnd();
       return;
     }
-    const from = Math.max(0, Math.floor(box.scrollTop / ROW) - 10);
-    const to = Math.ceil((box.scrollTop + box.clientHeight) / ROW) + 10;
+    const from = Math.max(0, Math.floor(box.scrollTop / rowHeight) - 10);
+    const to = Math.ceil((box.scrollTop + box.clientHeight) / rowHeight) + 10;
     if (from !== range.from || to !== range.to) setRange({ from, to });
     if (onEnd && to >= rows.length) onEnd();
   };
-  useLayoutEffect(measure, [rows.length, height]);
+  useLayoutEffect(measure, [rows.length, height, isCards]);
   const template = columns.map((column) => column.width ?? "1fr").join(" ");
   // A narrow screen scrolls sideways. Every row is as wide, so that columns stay aligned.
   const minWidth = columns.reduce((sum, { width }) => sum + 16 + Number(/\d+(?=px)/.exec(width ?? "100px")?.[0] ?? 60), 16);
-  const grid = { gridTemplateColumns: template, minWidth: `${minWidth}px` };
+  const grid = isCards ? (isVirtual ? { height: `${rowHeight}px` } : {}) : { gridTemplateColumns: template, minWidth: `${minWidth}px` };
   const shown = isVirtual ? rows.slice(range.from, range.to) : rows;
   const first = isVirtual ? range.from : 0;
   const follow = (event, row) => {
     if (!href || event.target.closest("a, button, input") || String(getSelection())) return;
     go(href(row));
   };
-  return html`<div class="table">
+  return html`<div class=${`table ${isCards ? "cards" : ""}`}>
     <div class="table-scroll" role="table" aria-label=${label} aria-rowcount=${rows.length} ref=${body} onScroll=${measure} tabindex=${scrolls ? 0 : undefined}
       style=${{ maxHeight: isVirtual ? `${height ?? 640}px` : "none" }}>
-      <div class="table-row table-head" role="row" style=${grid}>
+      <div class="table-row table-head" role="row" style=${isCards ? {} : grid}>
         ${columns.map((column) => html`<div role="columnheader" class=${column.align ?? ""}>${column.label}</div>`)}
       </div>
-      <div class="table-body" role="rowgroup" style=${isVirtual ? { height: `${rows.length * ROW}px` } : {}}>
-        <div role="presentation" style=${isVirtual ? { transform: `translateY(${first * ROW}px)` } : {}}>
+      <div class="table-body" role="rowgroup" style=${isVirtual ? { height: `${rows.length * rowHeight}px` } : {}}>
+        <div role="presentation" style=${isVirtual ? { transform: `translateY(${first * rowHeight}px)` } : {}}>
           ${shown.map((row, i) => html`<div key=${row.key ?? first + i} role="row" class=${`table-row ${href ? "linked" : ""} ${selected?.(row) ? "selected" : ""}`}
             style=${grid} onClick=${(event) => follow(event, row)}>
-            ${columns.map((column) => html`<div role="cell" class=${column.align ?? ""}>${column.render(row, first + i)}</div>`)}
+            ${columns.map((column) => html`<div role="cell" class=${`${column.align ?? ""} ${column.wide ? "wide" : ""}`}>${isCards && column.label ? html`<span class="cell-label" aria-hidden="true">${column.label}</span>` : ""}${column.render(row, first + i)}</div>`)}
           </div>`)}
         </div>
       </div>
     </div>
   </div>`;
+}
+
+/** How many lines a card has. @param {{wide?: boolean}[]} columns */
+function countLines(columns) {
+  const wide = columns.filter((column) => column.wide).length;
+  return wide + Math.ceil((columns.length - wide) / 2);
 }
 
 // --- dialogs and messages -------------------------------------------------------------------------

@@ -19,7 +19,7 @@ export function DagPage({ name }) {
     ${rollout.data?.previous_version && html`<button onClick=${() => rollback(name)}>Roll back</button>`}
     <button onClick=${() => pause(name, null)}>Pause all</button>`;
   return html`<${Page} title=${name} trail=${html`<a href="/dags">DAGs</a>`} actions=${actions}>
-    ${isBuilding && html`<${Rollout} rollout=${rollout.data} />`}
+    ${isBuilding && html`<${Rollout} name=${name} rollout=${rollout.data} />`}
     <${Tabs} current=${view} href=${(key) => (key === "graph" ? `/dags/${path(name)}` : `/dags/${path(name)}?view=${key}`)} tabs=${[["graph", "Graph"], ["text", "YAML"], ["versions", "Versions"], ["rollout", "Rollout"]]} />
     ${view === "graph" && html`<${Loaded} state=${graph} rows=${10}>${(data) => html`<${GraphSection} name=${name} data=${data} />`}</${Loaded}>`}
     ${view === "text" && html`<${Text} name=${name} />`}
@@ -55,7 +55,7 @@ function GraphSection({ name, data }) {
     const [dag, job] = [key.slice(0, key.indexOf("/")), key.slice(key.indexOf("/") + 1)];
     setParams({ job: job === chosen ? undefined : job, dag: dag === name || job === chosen ? undefined : dag });
   };
-  return html`<div class=${node ? "columns wide-left" : ""}>
+  return html`<div class=${node ? "columns graph-left" : ""}>
     <${Panel} title=${`${format.count(data.nodes.filter((one) => one.dag === name).length, "job")}`} actions=${html`<input type="search" aria-label="Find a job" placeholder="Find a job" value=${search} onInput=${(e) => setSearch(e.target.value)} />`}>
       <${GraphView} nodes=${nodes} edges=${edges} selected=${node && id(node.dag, node.job)} onSelect=${select} search=${search} />
       <div class="legend">${Object.entries(STATE_TEXT).map(([kind, text]) => html`<span><${Icon} kind=${kind} />${text}</span>`)}
@@ -120,7 +120,7 @@ function JobPanel({ dag, job, pauses }) {
       ${found.reason && html`<div class="panel-body"><${Icon} kind=${found.paused_by ? "paused" : "warning"} /> ${found.reason}</div>`}
       <${Fields} items=${[
         ["Running", html`<${Count} value=${found.running} href=${tasks("Running")} />`], ["Queued", html`<${Count} value=${found.queued} href=${tasks("Queued")} />`],
-        ["Failed", html`<${Count} value=${found.failed} href=${tasks("Failed")} />`], ["Retrying", html`<${Count} value=${found.retrying} href=${tasks("Failed")} />`],
+        ["Failed", html`<${Count} value=${found.failed} href=${`${tasks("Failed")}&retrying=false`} />`], ["Retrying", html`<${Count} value=${found.retrying} href=${`${tasks("Failed")}&retrying=true`} />`],
         ["Operator", found.operator], ["Runtime", found.runtime], ["Runs", found.source_kind ? `${found.source_kind}${found.schedule ? ` ${found.schedule}` : ""}` : found.execution_strategy],
         ["Paused by", found.paused_by], ["Attempts", found.max_attempts > 10_000 ? "always on" : found.max_attempts], ["Timeout", format.duration(found.timeout_seconds)],
         ["Priority", found.priority], ["Concurrency", found.max_concurrency], ["Queue limit", found.max_queue_depth && format.number(found.max_queue_depth)],
@@ -219,12 +219,12 @@ function diffLines(a, b) {
 
 // --- rollout --------------------------------------------------------------------------------------
 
-function Rollout({ rollout }) {
+function Rollout({ name, rollout }) {
   const blocks = rollout.targets.reduce((sum, target) => sum + target.blocks, 0);
   const missing = rollout.targets.reduce((sum, target) => sum + target.missing_blocks, 0);
   const share = blocks ? (blocks - missing) / blocks : 0;
   return html`<div class="banner"><${State} status="building" text="Rolling out" /><div class="bar" style=${{ width: "160px", alignSelf: "center" }} role="img" aria-label=${`${Math.floor(share * 100)} % built`}><i style=${{ width: `${share * 100}%` }} /></div>
-    <span>${blocks ? `${format.number(blocks - missing)} of ${format.count(blocks, "block")}` : ""} ${rollout.reason ?? ""}</span></div>`;
+    <span>${blocks > 0 && html`<a href=${`/dags/${path(name)}?view=rollout`}>${format.number(blocks - missing)} of ${format.count(blocks, "block")}</a>`} ${rollout.reason ?? ""}</span></div>`;
 }
 
 const RolloutDetail = ({ rollout }) => html`<${Panel}>
@@ -235,11 +235,11 @@ const RolloutDetail = ({ rollout }) => html`<${Panel}>
       { label: "Dataset", width: "minmax(120px, 1fr)", render: (t) => (t.name ? html`<${DatasetLink} name=${t.name} />` : `${t.job}.${t.output}`) },
       { label: "Built", width: "minmax(120px, 1fr)", render: (t) => html`<div class="bar"><i style=${{ width: `${t.blocks ? (100 * (t.blocks - t.missing_blocks)) / t.blocks : 100}%` }} /></div>` },
       { label: "Partitions", width: "110px", align: "right", render: (t) => (t.name ? html`<a class="num" href=${`/datasets/${path(t.name)}?version=${t.to_version}`}>${format.number(t.new_partitions)}</a> / <a class="num" href=${`/datasets/${path(t.name)}?version=${t.from_version}`}>${format.number(t.old_partitions)}</a>` : `${format.number(t.new_partitions)} / ${format.number(t.old_partitions)}`) },
-      { label: "Missing blocks", width: "120px", align: "right", render: (t) => format.number(t.missing_blocks) },
+      { label: "Missing blocks", width: "120px", align: "right", render: (t) => (t.name ? html`<${Count} value=${t.missing_blocks} href=${`/datasets/${path(t.name)}?version=${t.to_version}`} />` : format.number(t.missing_blocks)) },
     ]} />` : html`<${Empty} title="This rollout built no new generation.">Its jobs kept their data.</${Empty}>`}
     ${rollout.failures.length > 0 && html`<${Table} label="Failed tasks of the rollout" rows=${rollout.failures} href=${(f) => `/tasks/${f.task_id}`} columns=${[
       { label: "Failed task", width: "142px", render: (f) => html`<${TaskLink} id=${f.task_id} />` }, { label: "Job", width: "minmax(90px, 1fr)", render: (f) => f.job },
-      { label: "Partition", width: "minmax(90px, 1fr)", render: (f) => f.partition_key }, { label: "Error", width: "minmax(160px, 2fr)", render: (f) => f.error_message }]} />`}
+      { label: "Partition", width: "minmax(90px, 1fr)", render: (f) => f.partition_key }, { label: "Error", width: "minmax(160px, 2fr)", wide: true, render: (f) => f.error_message }]} />`}
   </${Panel}>`;
 
 // --- actions --------------------------------------------------------------------------------------

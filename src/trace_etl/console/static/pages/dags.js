@@ -25,12 +25,11 @@ export function DagsPage() {
   const tasks = (dag, status) => `/tasks?dag=${encodeURIComponent(dag)}&status=${status}`;
   return html`<${Page} title="DAGs"><${Panel}><${Loaded} state=${state}>${(dags) => dags.length
     ? html`<${Table} label="Deployed DAGs" rows=${dags} href=${(dag) => `/dags/${path(dag.dag)}`} columns=${[
-        { label: "", width: "20px", render: (dag) => html`<${Icon} kind=${dag.failed ? "failed" : dag.paused ? "paused" : dag.running ? "running" : "completed"} label=${dag.failed ? "has failures" : dag.paused ? "has paused jobs" : dag.running ? "running" : "healthy"} />` },
-        { label: "DAG", width: "minmax(160px, 2fr)", render: (dag) => html`<a href=${`/dags/${path(dag.dag)}`}>${dag.dag}</a>` },
+        { label: "DAG", width: "minmax(160px, 2fr)", wide: true, render: (dag) => html`<${Icon} kind=${dag.failed ? "failed" : dag.paused ? "paused" : dag.running ? "running" : "completed"} label=${dag.failed ? "has failures" : dag.paused ? "has paused jobs" : dag.running ? "running" : "healthy"} /> <a href=${`/dags/${path(dag.dag)}`}>${dag.dag}</a>` },
         { label: "Jobs", width: "60px", align: "right", render: (dag) => html`<${Count} value=${dag.jobs} href=${`/dags/${path(dag.dag)}`} />` },
         { label: "Running", width: "80px", align: "right", render: (dag) => html`<${Count} value=${dag.running ?? 0} href=${tasks(dag.dag, "Running")} />` },
         { label: "Queued", width: "80px", align: "right", render: (dag) => html`<${Count} value=${dag.queued ?? 0} href=${tasks(dag.dag, "Queued")} />` },
-        { label: "Failed", width: "80px", align: "right", render: (dag) => html`<${Count} value=${dag.failed} href=${tasks(dag.dag, "Failed")} />` },
+        { label: "Failed", width: "80px", align: "right", render: (dag) => html`<${Count} value=${dag.failed} href=${`${tasks(dag.dag, "Failed")}&retrying=false`} />` },
         { label: "Completed", width: "90px", align: "right", render: (dag) => html`<${Count} value=${dag.completed ?? 0} href=${tasks(dag.dag, "Completed")} />` },
         { label: "Paused", width: "70px", align: "right", render: (dag) => html`<${Count} value=${dag.paused} href="/operations/pauses" />` },
         { label: "Deployed", width: "100px", align: "right", render: (dag) => html`<${Time} at=${dag.deployed_at} />` },

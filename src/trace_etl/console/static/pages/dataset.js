@@ -6,7 +6,7 @@ import { GraphView } from "../lib/graph.js";
 import { useLive, useMore } from "../lib/live.js";
 import { PartitionMap } from "../lib/map.js";
 import { address, go, setParams } from "../lib/router.js";
-import { ask, DatasetLink, Empty, Fields, html, Icon, JobLink, Loaded, Page, Panel, State, Table, Tabs, Time } from "../lib/ui.js";
+import { ask, Count, DatasetLink, Empty, Fields, html, Icon, JobLink, Loaded, Page, Panel, Stat, State, Table, Tabs, Time } from "../lib/ui.js";
 
 export function DatasetPage({ name }) {
   const { params } = address.value;
@@ -14,6 +14,7 @@ export function DatasetPage({ name }) {
   const version = (view === "map" && params.get("version")) || undefined;
   const state = useLive((signal) => get(`datasets/${path(name)}`, { limit: 200, dataset_version: version }, signal), [name, version], { matches: (c) => c.kind === "dataset" && c.dataset === name });
   const href = (key) => (key === "map" ? `/datasets/${path(name)}` : `/datasets/${path(name)}?view=${key}`);
+  const gap = ([start, end]) => `/datasets/${path(name)}?at=${start}-${end}`;
   const actions = html`<a class="button" href=${`/query#${encodeURIComponent(`SELECT *\nFROM ${name}\nLIMIT 100`)}`}>Query</a>
     ${can("writer") && html`<button onClick=${() => invalidate(name, params.get("key"))}>Invalidate</button>`}`;
   return html`<${Page} title=${name} trail=${html`<a href="/datasets">Datasets</a>`} actions=${actions}>
@@ -23,7 +24,7 @@ export function DatasetPage({ name }) {
         <${Stat} label="Rows" value=${format.number(dataset.row_count)} href=${href("rows")} />
         <${Stat} label="Partitions" value=${format.number(dataset.partitions)} href=${href("map")} />
         <${Stat} label="Size" value=${format.size(dataset.byte_count)} href="/operations/storage" />
-        <${Stat} label="Gaps" value=${dataset.gaps.length} href=${href("map")} hint=${dataset.gaps.length ? `first: ${dataset.gaps[0][0]}–${dataset.gaps[0][1]}` : "no block is missing"} />
+        <${Stat} label="Gaps" value=${dataset.gaps.length} href=${dataset.gaps.length ? gap(dataset.gaps[0]) : href("map")} hint=${dataset.gaps.length ? html`first: <a href=${gap(dataset.gaps[0])}>${dataset.gaps[0][0]}–${dataset.gaps[0][1]}</a>` : "no block is missing"} />
         <${Stat} label="Versions" value=${dataset.generations.length} href=${href("versions")} />
         <${Stat} label="Updated" value=${html`<${Time} at=${dataset.updated_at} none="never" />`} href=${`/tasks?dag=${encodeURIComponent(dataset.dag)}&job=${encodeURIComponent(dataset.job)}`} />
       </div>
@@ -37,8 +38,6 @@ export function DatasetPage({ name }) {
   </${Page}>`;
 }
 
-const Stat = ({ label, value, href, hint }) => html`<a class="stat" href=${href}><span class="label">${label}</span><span class="value">${value}</span><div class="hint">${hint ?? ""}</div></a>`;
-
 // --- partitions -----------------------------------------------------------------------------------
 
 function MapSection({ dataset }) {
@@ -47,7 +46,7 @@ function MapSection({ dataset }) {
   const version = params.get("version") ?? undefined;
   return html`<${Panel} title="Partition map" actions=${html`<select aria-label="Version" value=${version ?? ""} onChange=${(e) => setParams({ version: e.target.value, key: undefined })}>
       <option value="">Version that readers see</option>${dataset.generations.map((g) => html`<option value=${g.dataset_version}>${g.generation_no} · ${g.state} · ${format.count(g.partitions, "partition")}</option>`)}</select>`}>
-      <${PartitionMap} key=${version} name=${dataset.name} version=${version} selected=${key} onPick=${(picked) => setParams({ key: picked })} />
+      <${PartitionMap} key=${`${version} ${params.get("at")}`} name=${dataset.name} version=${version} selected=${key} at=${params.get("at") ?? key} onPick=${(picked) => setParams({ key: picked })} />
     </${Panel}>
     ${key && html`<${PartitionPanel} key=${key + version} dataset=${dataset} version=${version} partition=${key} />`}
     <${PartitionTable} dataset=${dataset} version=${version} selected=${key} />`;
@@ -81,28 +80,32 @@ function PartitionTable({ dataset, version, selected }) {
   });
   const first = new Set(dataset.partition_list.map((p) => p.partition_key));
   const rows = [...dataset.partition_list, ...more.items.filter((p) => !first.has(p.partition_key))];
+  const canQuery = !version && dataset.columns.some((column) => column.name === "block_number");
   if (!rows.length) return html`<${Panel}><${Empty} title="No partition is committed yet." command=${`trace backfill ${dataset.dag} ${dataset.job} --range 0-9999`}>A partition appears here when its task has completed.</${Empty}></${Panel}>`;
   return html`<${Panel} title="Partitions by block"><${Table} label="Partitions" rows=${rows} onEnd=${more.load} height=${420} selected=${(p) => p.partition_key === selected} columns=${[
     { label: "Partition", width: "minmax(120px, 1fr)", render: (p) => html`<a class="mono" href=${`?${query({ version, key: p.partition_key })}`}>${p.partition_key}</a>` },
-    { label: "Rows", width: "100px", align: "right", render: (p) => format.number(p.row_count) },
+    { label: "Rows", width: "100px", align: "right", render: (p) => (canQuery && p.start !== null ? html`<${Count} value=${p.row_count} href=${rowsOf(dataset.name, p)} />` : format.number(p.row_count)) },
     { label: "Size", width: "80px", align: "right", render: (p) => format.size(p.byte_count) },
-    { label: "Attempt", width: "190px", render: (p) => html`<a class="mono" href=${`/tasks/${p.task_id}?attempt=${p.attempt}`}>${format.short(p.task_id)} #${p.attempt}</a>` },
+    { label: "Attempt", width: "190px", minor: true, render: (p) => html`<a class="mono" href=${`/tasks/${p.task_id}?attempt=${p.attempt}`}>${format.short(p.task_id)} #${p.attempt}</a>` },
     { label: "Committed", width: "100px", align: "right", render: (p) => html`<${Time} at=${p.committed_at} />` },
   ]} /></${Panel}>`;
 }
+
+/** The query for the rows of a partition that readers see. */
+const rowsOf = (name, { start, end }) => `/query#${encodeURIComponent(`SELECT *\nFROM ${name}\nWHERE block_number BETWEEN ${start} AND ${end}\nLIMIT 1000`)}`;
 
 // --- the other sections ---------------------------------------------------------------------------
 
 const Schema = ({ dataset }) => html`<${Panel}>${dataset.columns.length ? html`<${Table} label="Columns" rows=${dataset.columns} columns=${[
     { label: "Column", width: "minmax(140px, 1fr)", render: (c) => html`<span class="mono">${c.name}</span>` }, { label: "Type", width: "minmax(110px, 1fr)", render: (c) => html`<span class="mono muted">${c.type}</span>` },
-    { label: "Meaning", width: "minmax(180px, 2.5fr)", render: (c) => html`<span title=${c.comment}>${c.comment ?? ""}</span>` }]} />` : html`<${Empty} title="The columns are not known yet.">They are known after the first partition, or after a deploy with a check.</${Empty}>`}</${Panel}>
+    { label: "Meaning", width: "minmax(180px, 2.5fr)", wide: true, render: (c) => html`<span title=${c.comment}>${c.comment ?? ""}</span>` }]} />` : html`<${Empty} title="The columns are not known yet.">They are known after the first partition, or after a deploy with a check.</${Empty}>`}</${Panel}>
   <${Panel} title="About"><${Fields} items=${[["Written by", html`<${JobLink} dag=${dataset.dag} job=${dataset.job} />.${dataset.output}`], ["Mode", dataset.write_mode], ["Newest rows", dataset.hot], ["Read by", dataset.consumers.length ? dataset.consumers.map((c, i) => html`${i ? ", " : ""}<${JobLink} dag=${c.dag} job=${c.job} />`) : "no cursor consumer"], ["Readable for", dataset.read_roles?.join(", ") ?? "every role"], ["Id", html`<span class="mono">${dataset.dataset_uuid}</span>`]]} /></${Panel}>`;
 
 const Generations = ({ dataset }) => html`<${Panel}><${Table} label="Versions" rows=${dataset.generations} columns=${[
   { label: "No.", width: "50px", align: "right", render: (g) => g.generation_no }, { label: "State", width: "110px", render: (g) => html`<${State} status=${g.state} />` },
   { label: "Partitions", width: "100px", align: "right", render: (g) => html`<a class="num" href=${`?version=${g.dataset_version}`}>${format.number(g.partitions)}</a>` }, { label: "Rows", width: "120px", align: "right", render: (g) => format.number(g.row_count) },
   { label: "Size", width: "90px", align: "right", render: (g) => format.size(g.byte_count) }, { label: "Created", width: "100px", align: "right", render: (g) => html`<${Time} at=${g.created_at} />` },
-  { label: "Version", width: "minmax(150px, 1fr)", render: (g) => html`<span class="mono muted">${g.dataset_version}</span>` }]} /></${Panel}>`;
+  { label: "Version", width: "minmax(150px, 1fr)", wide: true, render: (g) => html`<span class="mono muted">${g.dataset_version}</span>` }]} /></${Panel}>`;
 
 function Lineage({ name, dataset }) {
   const { params } = address.value;
@@ -133,7 +136,7 @@ function Rows({ name }) {
 export function ResultTable({ result, height }) {
   if (!result.rows.length) return html`<${Empty} title="The query returned no rows." />`;
   const isNumber = (type) => /INT|DOUBLE|FLOAT|DECIMAL/.test(type);
-  return html`<${Table} label="Result" height=${height} rows=${result.rows} columns=${result.columns.map((column, i) => ({
+  return html`<${Table} label="Result" isGrid height=${height} rows=${result.rows} columns=${result.columns.map((column, i) => ({
     label: html`<span title=${column.type}>${column.name}</span>`, width: "minmax(120px, 1fr)", align: isNumber(column.type) ? "right" : "",
     render: (row) => (row[i] === null ? html`<span class="muted">null</span>` : html`<span class="mono" title=${format.cell(row[i])}>${format.cell(row[i])}</span>`),
   }))} />`;
@@ -147,8 +150,8 @@ function Invalidations({ name }) {
 export const InvalidationTable = ({ items }) => html`<${Table} label="Invalidations" rows=${items} columns=${[
   { label: "Dataset", width: "minmax(110px, 1fr)", render: (i) => (i.dataset ? html`<${DatasetLink} name=${i.dataset} />` : `${i.job}.${i.output}`) },
   { label: "Blocks", width: "minmax(100px, 1fr)", render: (i) => html`<span class="mono">${i.partition_key ?? `${i.start}–${i.end}`}</span>` },
-  { label: "Reason", width: "minmax(150px, 2fr)", render: (i) => html`<span title=${i.reason}>${i.reason || "–"}</span>` },
-  { label: "By", width: "minmax(80px, 1fr)", render: (i) => i.made_by }, { label: "Rebuilt", width: "90px", align: "right", render: (i) => (i.routed_at ? `${format.number(i.processed)} / ${format.number(i.tasks)}` : "waiting") },
+  { label: "Reason", width: "minmax(150px, 2fr)", wide: true, render: (i) => html`${i.is_reorganisation && html`<span class="tag">reorganised</span> `}<span title=${i.reason}>${i.reason || "–"}</span>` },
+  { label: "By", width: "minmax(80px, 1fr)", render: (i) => i.made_by }, { label: "Rebuilt", width: "90px", align: "right", render: (i) => (i.routed_at ? html`<a class=${i.tasks ? "num" : "num muted"} href=${`/tasks?invalidation_id=${i.invalidation_id}`}>${format.number(i.processed)} / ${format.number(i.tasks)}</a>` : "waiting") },
   { label: "When", width: "90px", align: "right", render: (i) => html`<${Time} at=${i.made_at} />` }]} />`;
 
 function invalidate(name, key) {

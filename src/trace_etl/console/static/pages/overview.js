@@ -3,7 +3,7 @@ import { get } from "../lib/api.js";
 import { Chart } from "../lib/chart.js";
 import * as format from "../lib/format.js";
 import { useLive } from "../lib/live.js";
-import { Empty, html, Icon, JobLink, DatasetLink, Loaded, Page, Panel, State, Table, TaskLink, Time } from "../lib/ui.js";
+import { Empty, html, Icon, JobLink, DatasetLink, Loaded, Page, Panel, Stat, State, Table, TaskLink, Time } from "../lib/ui.js";
 
 /** In the address of a list of tasks: those that failed without an error code. */
 export const NO_CODE = "-";
@@ -27,14 +27,15 @@ export function OverviewPage() {
 }
 
 function Content({ overview, failures, invalidations, running }) {
+  const lastHour = `finished_after=${new Date(Date.now() - 3_600_000).toISOString()}`;
   return html`<${Health} overview=${overview} />
     <div class="stats">
-      <${Stat} icon="running" label="Running" value=${overview.running} href="/tasks?status=Running" />
-      <${Stat} icon="queued" label="Waiting" value=${overview.queued} href="/tasks?status=Queued" hint=${overview.retrying ? `${format.number(overview.retrying)} retry later` : ""} />
-      <${Stat} icon="failed" label="Failed" value=${overview.failed} href="/tasks?view=failures" hint=${`${format.number(overview.failed_last_hour)} in the last hour`} />
-      <${Stat} icon="completed" label="Completed, last hour" value=${overview.completed_last_hour} href="/tasks?status=Completed" />
-      <${Stat} icon="paused" label="Paused jobs" value=${overview.paused} href="/operations/pauses" />
-      <${Stat} icon="idle" label="Jobs" value=${overview.jobs} href="/dags" hint=${`in ${format.count(overview.dags, "DAG")}`} />
+      <${Stat} icon="running" label="Running" value=${format.compact(overview.running)} href="/tasks?status=Running" />
+      <${Stat} icon="queued" label="Waiting" value=${format.compact(overview.queued)} href="/tasks?status=Queued" hint=${overview.retrying > 0 && html`<a href="/tasks?status=Failed&retrying=true">${format.number(overview.retrying)} retry later</a>`} />
+      <${Stat} icon="failed" label="Failed" value=${format.compact(overview.failed)} href="/tasks?view=failures" hint=${html`<a href=${`/tasks?status=Failed&${lastHour}`}>${format.number(overview.failed_last_hour)} in the last hour</a>`} />
+      <${Stat} icon="completed" label="Completed, last hour" value=${format.compact(overview.completed_last_hour)} href=${`/tasks?status=Completed&${lastHour}`} />
+      <${Stat} icon="paused" label="Paused jobs" value=${format.compact(overview.paused)} href="/operations/pauses" />
+      <${Stat} icon="idle" label="Jobs" value=${format.compact(overview.jobs)} href="/dags" hint=${html`<a href="/dags">in ${format.count(overview.dags, "DAG")}</a>`} />
     </div>
     <div class="columns wider-left">
       <${Panel} title="Tasks that ended, per minute" actions=${html`<span class="legend-inline"><i class="swatch sw-committed" /> completed <i class="swatch sw-failed" /> failed</span>`}><${Throughput} minutes=${overview.minutes} /></${Panel}>
@@ -53,7 +54,7 @@ function Content({ overview, failures, invalidations, running }) {
         ${invalidations.length ? html`<${Table} label="Invalidations" rows=${invalidations.slice(0, 8)} columns=${[
           { label: "Dataset", width: "minmax(100px, 1fr)", render: (item) => (item.dataset ? html`<${DatasetLink} name=${item.dataset} />` : `${item.job}.${item.output}`) },
           { label: "Blocks", width: "minmax(90px, 1fr)", render: (item) => html`<span class="mono">${item.partition_key ?? `${item.start}–${item.end}`}</span>` },
-          { label: "Reason", width: "minmax(110px, 1.4fr)", render: (item) => html`${item.is_reorganisation && html`<span class="tag">reorganised</span> `}<span title=${item.reason}>${item.reason || "–"}</span>` },
+          { label: "Reason", width: "minmax(110px, 1.4fr)", wide: true, render: (item) => html`${item.is_reorganisation && html`<span class="tag">reorganised</span> `}<span title=${item.reason}>${item.reason || "–"}</span>` },
           { label: "When", width: "80px", align: "right", render: (item) => html`<${Time} at=${item.made_at} />` },
         ]} />` : html`<${Empty} title="No data was invalidated.">A reorganisation of a followed chain appears here, with everything that was built again because of it.</${Empty}>`}
       </${Panel}>
@@ -78,9 +79,6 @@ function placeOf(problem) {
   }
 }
 
-const Stat = ({ icon, label, value, href, hint }) =>
-  html`<a class="stat" href=${href}><span class="label"><${Icon} kind=${icon} />${label}</span><span class="value">${format.compact(value)}</span><div class="hint">${hint ?? ""}</div></a>`;
-
 function Throughput({ minutes }) {
   const last = Math.floor(Date.now() / 60_000) * 60;
   const counted = new Map(minutes.map((minute) => [Date.parse(minute.minute) / 1000, minute]));
@@ -96,7 +94,7 @@ function Chains({ chains }) {
     { label: "Source", width: "minmax(110px, 1fr)", render: (chain) => html`<${State} status=${chain.is_paused ? "paused" : chain.status} text="" /> <${JobLink} dag=${chain.dag} job=${chain.job} />` },
     { label: "Block", width: "84px", align: "right", render: (chain) => html`<a class="num" href=${`/tasks/${chain.task_id}`}>${format.number(chain.position ?? chain.cursor)}</a>` },
     { label: "Behind", width: "104px", align: "right", render: (chain) => html`<${Lag} chain=${chain} />` },
-    { label: html`<span title="Reorganisations in the last 24 hours">Reorgs</span>`, width: "52px", align: "right", render: (chain) => html`<a class=${chain.reorganisations ? "num" : "num muted"} href="/operations/invalidations">${format.number(chain.reorganisations)}</a>` },
+    { label: html`<span title="Reorganisations in the last 24 hours">Reorgs</span>`, width: "52px", align: "right", render: (chain) => html`<a class=${chain.reorganisations ? "num" : "num muted"} href="/operations/invalidations?reorganisations=true">${format.number(chain.reorganisations)}</a>` },
   ]} />`;
 }
 
@@ -108,10 +106,10 @@ function Lag({ chain }) {
 }
 
 export const FailureTable = ({ items, actions }) => html`<${Table} label="Failures by error" rows=${items} href=${(group) => `/tasks/${group.task_id}`} columns=${[
-  { label: "Job", width: "minmax(140px, 1fr)", render: (group) => html`<${JobLink} dag=${group.dag} job=${group.job} />` },
+  { label: "Job", width: "minmax(140px, 1fr)", wide: true, render: (group) => html`<${JobLink} dag=${group.dag} job=${group.job} />` },
   { label: "Error", width: "minmax(100px, 150px)", render: (group) => html`<${State} status="Failed" text=${group.error_code || "without a code"} />` },
-  { label: "Tasks", width: "60px", align: "right", render: (group) => html`<a class="num" href=${`/tasks?status=Failed&dag=${encodeURIComponent(group.dag)}&job=${encodeURIComponent(group.job)}&error_code=${encodeURIComponent(group.error_code || NO_CODE)}`}>${format.number(group.tasks)}</a>` },
-  { label: "Last message", width: "minmax(160px, 2fr)", render: (group) => html`<span class="mono" title=${group.error_message}>${group.error_message}</span>` },
+  { label: "Tasks", width: "60px", align: "right", render: (group) => html`<a class="num" href=${`/tasks?status=Failed&dag=${encodeURIComponent(group.dag)}&job=${encodeURIComponent(group.job)}&retrying=false&error_code=${encodeURIComponent(group.error_code || NO_CODE)}`}>${format.number(group.tasks)}</a>` },
+  { label: "Last message", width: "minmax(160px, 2fr)", wide: true, render: (group) => html`<span class="mono" title=${group.error_message}>${group.error_message}</span>` },
   { label: "Last", width: "80px", align: "right", render: (group) => html`<${Time} at=${group.newest_at} />` },
   ...(actions ? [{ label: "", width: "auto", align: "right", render: actions }] : []),
 ]} />`;

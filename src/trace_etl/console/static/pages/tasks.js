@@ -4,11 +4,17 @@ import { can, get, getAll, path, post } from "../lib/api.js";
 import * as format from "../lib/format.js";
 import { useLive, useMore } from "../lib/live.js";
 import { address, setParams } from "../lib/router.js";
-import { ask, Command, Empty, Failure, Fields, html, JobLink, Loaded, Page, Panel, State, Table, Tabs, TaskLink, taskState, Time, toast } from "../lib/ui.js";
+import { ask, Command, Empty, Failure, Fields, html, isNarrow, JobLink, Loaded, Page, Panel, State, Table, Tabs, TaskLink, taskState, Time, toast } from "../lib/ui.js";
 import { FailureTable, NO_CODE } from "./overview.js";
 
 const STATUSES = ["Queued", "Running", "Completed", "Failed", "Canceled"];
 const FILTERS = ["dag", "job", "operator", "runtime", "worker", "error_code"];
+/** Filters that links set, with their words. */
+const CHIPS = {
+  retrying: (value) => (value === "true" ? "will run again" : "will not run again"),
+  finished_after: (value) => `ended since ${new Date(value).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })}`,
+  invalidation_id: (value) => html`because of <a href=${`/operations/invalidations`}>invalidation <span class="mono">${format.short(value)}</span></a>`,
+};
 const PAGE = 200;
 const WINDOW = 64 * 1024; // bytes of a log that are read at once
 const isUnfinished = (task) => ["Queued", "Running"].includes(task.status) || Boolean(task.retry_at);
@@ -24,7 +30,7 @@ export function TasksPage() {
 
 function TaskList() {
   const { params } = address.value;
-  const filters = Object.fromEntries([...FILTERS, "status"].map((name) => [name, params.get(name) || undefined]));
+  const filters = Object.fromEntries([...FILTERS, ...Object.keys(CHIPS), "status"].map((name) => [name, params.get(name) || undefined]));
   const key = JSON.stringify(filters);
   const isWithoutCode = filters.error_code === NO_CODE; // the API has no filter for it
   const read = async (limit, after, signal) => {
@@ -45,22 +51,25 @@ function TaskList() {
   const next = below.length ? more.next : state.data?.next;
   const rows = [...(state.data?.items ?? []), ...below].map((task) => ({ ...task, key: task.task_id }));
   shown.current = Math.max(PAGE, rows.length);
-  const isGroup = (filters.dag || (filters.error_code && !isWithoutCode)) && !filters.operator && !filters.runtime && !filters.worker && !(filters.job && !filters.dag);
+  const isGroup = (filters.dag || (filters.error_code && !isWithoutCode)) && !filters.operator && !filters.runtime && !filters.worker && !Object.keys(CHIPS).some((name) => filters[name]) && !(filters.job && !filters.dag);
   const canEnd = isGroup && can("writer") && !["Completed", "Canceled"].includes(filters.status) && rows.some(isUnfinished);
   return html`<${Filters} filters=${filters} />
     <${Panel} title=${canEnd && "Tasks"} actions=${canEnd && html`<button onClick=${() => cancelGroup(filters)}>Cancel all of these</button>`}><${Loaded} state=${state} rows=${10}>${() => rows.length ? html`<${Table} label="Tasks, newest first" rows=${rows} onEnd=${more.load}
-      height=${Math.max(360, innerHeight - 260)} href=${(task) => `/tasks/${task.task_id}`} columns=${[
+      height=${Math.max(360, innerHeight - (isNarrow.value ? 200 : 260))} href=${(task) => `/tasks/${task.task_id}`} columns=${[
         { label: "State", width: "104px", render: (task) => html`<${State} status=${taskState(task)} />` },
         { label: "Job", width: "minmax(140px, 1fr)", render: (task) => html`<${JobLink} dag=${task.dag} job=${task.job} />` },
         { label: "Partition", width: "152px", render: (task) => html`<span class="mono">${task.partition_key ?? (task.cursor !== null ? `cursor ${task.cursor}` : "–")}</span>` },
-        { label: "Attempt", width: "64px", align: "right", render: (task) => html`<span class=${task.attempt > 1 ? "" : "muted"}>${task.attempt}</span>` },
-        { label: "Reason or error", width: "minmax(180px, 2.4fr)", render: (task) => html`<span class=${task.status === "Failed" ? "state-failed" : "muted"} title=${task.reason ?? task.error_message}>${task.reason ?? task.error_message ?? ""}</span>` },
-        { label: "Duration", width: "86px", align: "right", render: (task) => (task.started_at ? format.between(task.started_at, task.finished_at) : "–") },
+        { label: "Attempt", width: "64px", align: "right", minor: true, render: (task) => html`<span class=${task.attempt > 1 ? "" : "muted"}>${task.attempt}</span>` },
+        { label: "Reason or error", width: "minmax(180px, 2.4fr)", wide: true, render: (task) => html`<span class=${task.status === "Failed" ? "state-failed" : "muted"} title=${task.reason ?? task.error_message}>${shortReason(task.reason) ?? task.error_message ?? ""}</span>` },
+        { label: "Duration", width: "86px", align: "right", minor: true, render: (task) => (task.started_at ? format.between(task.started_at, task.finished_at) : "–") },
         { label: "Created", width: "80px", align: "right", render: (task) => html`<${Time} at=${task.created_at} />` },
-        { label: "Task", width: "142px", render: (task) => html`<${TaskLink} id=${task.task_id} />` },
+        { label: "Task", width: "142px", minor: true, render: (task) => html`<${TaskLink} id=${task.task_id} />` },
       ]} /><div class="table-foot">${format.count(rows.length, "task")} loaded${next ? "; scroll for more" : ""}</div>`
       : html`<${Empty} title="No task matches." command="trace trigger DAG JOB --range 0-9999">${Object.values(filters).some(Boolean) ? html`<a href="/tasks">Remove the filters</a>` : "Trigger a source to create tasks."}</${Empty}>`}</${Loaded}></${Panel}>`;
 }
+
+/** Without the time that the table has in its own column. */
+const shortReason = (reason) => reason?.replace(/^queued since \S+ \S+: /, "");
 
 /** Ask with the numbers that the API previews. */
 async function cancelGroup(/** @type {Record<string, string>} */ { dag, job, status, error_code }) {
@@ -82,12 +91,16 @@ async function cancelGroup(/** @type {Record<string, string>} */ { dag, job, sta
 
 function Filters({ filters }) {
   const dags = useLive((signal) => get("dags", { limit: 1000 }, signal), [], { matches: (c) => c.kind === "deploy" });
-  return html`<div class="filters">
+  const count = [...FILTERS, "status"].filter((name) => filters[name]).length;
+  const fields = html`<div class="filters">
     <label>State<select value=${filters.status ?? ""} onChange=${(e) => setParams({ status: e.target.value })}><option value="">All</option>${STATUSES.map((s) => html`<option>${s}</option>`)}</select></label>
     <label>DAG<select value=${filters.dag ?? ""} onChange=${(e) => setParams({ dag: e.target.value })}><option value="">All</option>${(dags.data?.items ?? []).map((d) => html`<option>${d.dag}</option>`)}</select></label>
     ${FILTERS.slice(1).map((name) => html`<label>${name === "error_code" ? "Error" : name[0].toUpperCase() + name.slice(1)}
       <input value=${filters[name] ?? ""} placeholder="Any" onChange=${(e) => setParams({ [name]: e.target.value.trim() })} /></label>`)}
   </div>`;
+  const chips = Object.entries(CHIPS).filter(([name]) => filters[name]);
+  return html`${isNarrow.value ? html`<details class="filter-box"><summary>Filters${count ? ` (${count})` : ""}</summary>${fields}</details>` : fields}
+    ${chips.length > 0 && html`<div class="chips">${chips.map(([name, describe]) => html`<span class="chip">${describe(filters[name])}<button class="quiet" aria-label="Remove this filter" onClick=${() => setParams({ [name]: undefined })}>×</button></span>`)}</div>`}`;
 }
 
 function Failures() {
@@ -177,7 +190,7 @@ function Payload({ task }) {
     <${Fields} items=${[
       ["Blocks", task.start !== null && html`<span class="mono">${task.start}–${task.end}</span>`], ["Priority", task.bulk ? "bulk" : "normal"],
       ["Strategy", definition.execution_strategy], ["Writes", definition.update_strategy], ["Partitioned by", definition.partition_by], ["Tick", parameters?.scheduled_time && html`<${Time} at=${parameters.scheduled_time} />`],
-      ["Because of", task.invalidation_id && html`<a href=${`/operations/invalidations`}>an invalidation</a>`], ["Secrets", definition.secrets.join(", ")], ["Function", definition.bundle],
+      ["Because of", task.invalidation_id && html`<a href=${`/tasks?invalidation_id=${task.invalidation_id}`}>an invalidation</a>`], ["Secrets", definition.secrets.join(", ")], ["Function", definition.bundle],
       ["Reads", definition.inputs.length > 0 && definition.inputs.map((input, i) => html`${i ? ", " : ""}${input.dataset ? html`<a href=${`/datasets/${path(input.dataset)}`}>${input.dataset}</a>` : html`<${JobLink} dag=${input.dag} job=${input.job} />.${input.output}`}`)],
     ]} />
     ${payload !== null && html`<div class="panel-body stack"><h3>Payload</h3></div><${Code} text=${JSON.stringify(payload, null, 2)} />`}
@@ -215,7 +228,7 @@ function Outputs({ task, attempt }) {
     { label: "Partition", width: "minmax(100px, 1fr)", render: (o) => html`<span class="mono">${o.partition_key ?? "–"}</span>` },
     { label: "Rows", width: "90px", align: "right", render: (o) => format.number(o.row_count) },
     { label: "Size", width: "80px", align: "right", render: (o) => format.size(o.byte_count) },
-    { label: "Location", width: "minmax(160px, 2fr)", render: (o) => html`<span class="mono muted" title=${o.location}>${o.location}</span>` },
+    { label: "Location", width: "minmax(160px, 2fr)", wide: true, render: (o) => html`<span class="mono muted" title=${o.location}>${o.location}</span>` },
   ]} /></${Panel}>`;
 }
 

@@ -3,15 +3,18 @@
 Each test also checks that the page logged no error, violated no policy and asked no other origin.
 """
 
+import json
 import re
 from collections.abc import Generator
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from support.dags.pressure import graph
 from support.services.browsing import (
+    ACTS,
     CASCADE,
     FEED,
     HOSTILE,
@@ -30,6 +33,7 @@ PAGES = {
     "dags": "/dags",
     "dag": f"/dags/{SHOP}?job=transfers",
     "pressure": f"/dags/{CASCADE}?job=left",
+    "a rollout": f"/dags/{ACTS}?job=rows",
     "dag text": f"/dags/{SHOP}?view=text",
     "versions": f"/dags/{SHOP}?view=versions",
     "rollout": f"/dags/{SHOP}?view=rollout",
@@ -42,6 +46,8 @@ PAGES = {
     "rows": "/datasets/transfers?view=rows",
     "dataset invalidations": "/datasets/volumes?view=invalidations",
     "tasks": "/tasks",
+    "tasks of a DAG": f"/tasks?dag={SHOP}&retrying=false",
+    "queued tasks of a DAG": f"/tasks?dag={SHOP}&status=Queued",
     "failures": "/tasks?view=failures",
     "query": "/query#SELECT%201",
     "backfills": "/operations/backfills",
@@ -49,7 +55,10 @@ PAGES = {
     "outbox": "/operations/outbox",
     "batches": "/operations/batches",
     "invalidations": "/operations/invalidations",
-    "storage": "/operations/storage",
+    "checks": "/operations/checks?results=all",
+    "events": "/operations/events",
+    "notifications": "/operations/notifications",
+    "storage": "/operations/storage?unused=all",
     "runtimes": "/operations/runtimes",
     "users": "/operations/users",
     "keys": "/operations/keys",
@@ -122,29 +131,85 @@ def test_a_violation_is_found_also_after_the_page_was_left(admin: Visit) -> None
         admin.go("/dags")
 
 
-def test_no_page_is_wider_than_a_phone(browser: Browser, world: World) -> None:
+_INJECTED = "<img src=x onerror=\"document.title='pwned'\">"
+_SEARCHED = quote_plus(_INJECTED)
+_QUOTED = quote(_INJECTED, safe="!'()*~")
+# Words of the API itself, and what the page compares or parses.
+_FIXED = {
+    "csrf",
+    "role",
+    "next",
+    "status",
+    "state",
+    "kind",
+    "action",
+    "activation",
+    "source_kind",
+} | {
+    *("tier", "outcome", "sheds", "write_mode", "trust", "launcher", "event"),
+}
+_PARSED = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT.*|\d+-\d+")
+
+
+def _inject(value: Any, key: str = "") -> Any:
+    """Append markup to every string of an answer that users or their code may have chosen."""
+    if isinstance(value, dict):
+        return {name: _inject(item, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_inject(item, key) for item in value]
+    is_text = isinstance(value, str) and key not in _FIXED and not _PARSED.fullmatch(value)
+    return value + _INJECTED if is_text else value
+
+
+def _answer_with_markup(route: Route) -> None:
+    if route.request.url.endswith("/changes"):
+        route.continue_()
+        return
+    url = route.request.url.replace(_SEARCHED, "").replace(_QUOTED, "")
+    sent = (route.request.post_data or "").replace(json.dumps(_INJECTED)[1:-1], "")
+    answer = route.fetch(url=url, post_data=sent or None)
+    if "json" in answer.headers.get("content-type", ""):
+        route.fulfill(response=answer, json=_inject(answer.json()))
+    else:
+        route.fulfill(response=answer)
+
+
+def test_pages_fit_a_phone_and_show_whatever_users_chose_as_text(
+    browser: Browser, world: World
+) -> None:
     phone = {"width": 390, "height": 844}
     with visit(browser, world.url, world.token(), viewport=phone, has_touch=True) as admin:
-        for name, path in PAGES.items():
+        page = admin.page
+        expect(page.get_by_role("button", name="Log out")).to_be_visible()
+        admin.context.route("**/api/v1/**", _answer_with_markup)
+        for name, path in list_paths(world).items():
             admin.go(path)
             admin.settle()
-            width = admin.page.evaluate("document.documentElement.scrollWidth")
+            expect(page.locator("main").filter(has_text=_INJECTED), name).to_be_visible()
+            admin.check_texts()
+            width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= phone["width"], name
+        page.get_by_role("button", name="Search").click()
+        expect(page.locator(".search-list")).to_contain_text(f"{SHOP}{_INJECTED}")
+        admin.check_texts()
+        admin.go("/datasets")  # a short page for the checks at the end
 
 
-_VERBS = (
-    r"Pause|Pause all|Resume|Retry|Retry \d+|Cancel|Cancel \d+|Invalidate|Promote|Roll back|Start|Preview"
-    "|Replay failed|Drop|Sweep now|Enable|Disable"
-)
-_OF_WRITERS = {"Pause", "Pause all", "Retry", "Cancel", "Invalidate", "Preview"} | {
+_OF_WRITERS = {"Pause", "Pause all", "Resume", "Retry", "Cancel", "Cancel all of these", "Drop"} | {
+    "Invalidate",
+    "Promote",
+    "Roll back",
+    "Preview",
+    "Start",
     "Replay failed",
-    "Drop",
 }
+_OF_ADMINS = {"Sweep now", "Enable", "Disable"}
+_VERBS = _OF_WRITERS | _OF_ADMINS
 
 
 @pytest.mark.parametrize(
     ("user", "expected"),
-    [("rita", set[str]()), ("wanda", _OF_WRITERS), (None, _OF_WRITERS | {"Sweep now", "Disable"})],
+    [("rita", set[str]()), ("wanda", _OF_WRITERS), (None, _OF_WRITERS | _OF_ADMINS)],
 )
 def test_a_role_sees_the_buttons_that_are_not_refused(
     browser: Browser, world: World, user: str | None, expected: set[str]
@@ -157,8 +222,19 @@ def test_a_role_sees_the_buttons_that_are_not_refused(
             visitor.go(path)
             visitor.settle()
             texts = visitor.page.locator("main button").all_inner_texts()
-            seen |= {re.sub(r" \d+$", "", text) for text in texts if re.fullmatch(_VERBS, text)}
+            seen |= {re.sub(r" \d+( tasks?)?$", "", text) for text in texts} & _VERBS
+            if "Preview" in texts:
+                _preview_backfill(visitor.page)
+                seen |= {"Start"}
         assert seen == expected
+
+
+def _preview_backfill(page: Page) -> None:
+    page.get_by_label("Job").select_option(f"{SHOP}/alerts")
+    page.get_by_label("First block").fill("0")
+    page.get_by_label("Last block").fill("9")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("button", name=re.compile("^Start 1 task"))).to_be_visible()
 
 
 def test_a_reader_cannot_act_from_the_page_either(reader: Visit) -> None:
@@ -182,15 +258,20 @@ def test_the_overview_links_to_what_it_counts(admin: Visit) -> None:
     expect(banner).to_contain_text("2 tasks failed permanently")
     expect(banner).to_contain_text("1 batch dead-lettered")
     expect(banner).to_contain_text("no worker is ready for runtime ecs_python")
-    expect(banner).to_contain_text("4 jobs paused")
+    expect(banner).to_contain_text("5 jobs paused")
     expect(page.get_by_role("table", name="Followed chains")).to_contain_text(f"{TIP} / follow")
-    page.locator("a.stat").filter(has_text="Failed").click()
+    page.locator(".stat").filter(has_text="Failed").get_by_role("link").first.click()
     expect(page).to_have_url(re.compile("view=failures"))
     row = page.get_by_role("table", name="Failures by error").get_by_role("row").nth(1)
     expect(row).to_contain_text("transfers")
     row.get_by_role("link", name="2", exact=True).click()
     rows = page.get_by_role("table", name="Tasks, newest first").get_by_role("row")
     expect(rows).to_have_count(3)
+    admin.go("/")
+    page.get_by_role("link", name="2 in the last hour").click()
+    expect(rows).to_have_count(3)
+    page.get_by_role("button", name="Remove this filter").click()
+    expect(page).to_have_url(re.compile("status=Failed$"))
 
 
 def test_an_error_shows_as_text_with_the_line_of_sql(admin: Visit) -> None:
@@ -256,6 +337,18 @@ def test_a_click_leads_from_a_partition_to_its_attempt_and_log(admin: Visit) -> 
     expect(page).to_have_url(re.compile("key=0-9"))
     expect(page.get_by_role("heading", name="Partition 0-9")).to_be_visible()
     expect(page.get_by_role("table", name="Outputs made from it")).to_contain_text("volumes")
+    block = page.get_by_label("Go to block")
+    block.fill("25")
+    block.press("Enter")
+    expect(page.get_by_role("heading", name="Partition 20-29")).to_be_visible()
+    block.fill("4,5")
+    block.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("Block 45 is not in a partition.")
+    page.locator(".stat").filter(has_text="Gaps").get_by_role("link", name="40–59").click()
+    expect(canvas).to_have_attribute(
+        "aria-label", re.compile("blocks 20 to 79, 40 committed, 20 m")
+    )
+    page.get_by_role("table", name="Partitions").get_by_role("link", name="0-9").click()
     page.get_by_role("link", name="Open the log").click()
     expect(page.get_by_role("heading", name="transfers 0-9")).to_be_visible()
     expect(page.locator(".timeline")).to_contain_text("#1")
@@ -268,11 +361,11 @@ def test_the_map_is_used_with_the_keyboard(admin: Visit) -> None:
     expect(canvas).to_have_attribute("aria-label", re.compile("blocks 0 to 79"))
     canvas.focus()
     page.keyboard.press("+")
-    expect(canvas).to_have_attribute("aria-label", re.compile("blocks 20 to 60"))
+    expect(canvas).to_have_attribute("aria-label", re.compile("blocks 20 to 59"))
     page.keyboard.press("ArrowRight")
-    expect(canvas).to_have_attribute("aria-label", re.compile("blocks 28 to 68"))
+    expect(canvas).to_have_attribute("aria-label", re.compile("blocks 28 to 67"))
     page.keyboard.press("0")
-    expect(canvas).to_have_attribute("aria-label", re.compile("blocks 0 to (79|80)"))
+    expect(canvas).to_have_attribute("aria-label", re.compile("blocks 0 to 79"))
 
 
 def test_a_query_runs_and_hostile_rows_show_as_text(admin: Visit) -> None:
@@ -618,6 +711,34 @@ def test_an_open_page_acts_after_another_tab_logged_in_again(admin: Visit, world
         expect(page.locator(".toast")).to_contain_text("deleted")
 
 
+def test_an_ended_session_says_so_and_a_login_in_another_tab_opens_the_page_again(
+    admin: Visit, world: World
+) -> None:
+    page = admin.page
+    admin.go("/datasets")
+    admin.context.clear_cookies()
+    with admin.expect_problem("401"):
+        page.get_by_role("link", name="Operations").click()
+        expect(page.get_by_role("alert")).to_contain_text("Your session has ended.")
+    second = admin.context.new_page()
+    admin.watch(second)
+    second.goto(create_link(world.url, world.token()))
+    expect(second.get_by_role("heading", name="Overview")).to_be_visible()
+    page.bring_to_front()
+    page.evaluate("dispatchEvent(new Event('focus'))")  # windows of a test are always focused
+    expect(page.get_by_role("heading", name="Operations")).to_be_visible()
+
+
+def test_a_page_without_its_services_says_so_and_returns(admin: Visit) -> None:
+    page = admin.page
+    page.route("**/session", lambda route: route.fulfill(status=503))
+    with admin.expect_problem("503"):
+        page.goto(f"{admin.url}/datasets")
+        expect(page.get_by_role("heading", name="The stack does not answer")).to_be_visible()
+        page.unroute("**/session")
+        expect(page.get_by_role("heading", name="Datasets", exact=True)).to_be_visible()
+
+
 # --- manners --------------------------------------------------------------------------------------
 
 
@@ -633,9 +754,11 @@ def test_pages_are_read_again_after_a_gap_in_the_stream(admin: Visit, world: Wor
         admin.page.close()  # it read the stream for both
         admin.page = second
         expect(second.locator(".dot.offline")).to_be_visible()
+        expect(second.get_by_role("alert")).to_contain_text("what you see may be old")
         world.trigger(210, 219)
     admin.context.unroute("**/api/v1/changes")
     expect(second.get_by_role("row")).not_to_have_count(rows)
+    expect(second.get_by_role("alert")).to_have_count(0)
 
 
 def test_tabs_share_one_stream_and_both_are_live(admin: Visit, world: World) -> None:

@@ -198,7 +198,7 @@ def test_an_unreachable_service_is_an_error_that_names_it(shared: Bench) -> None
     ):
         reply = page.post("/api/v1/query", {"sql": "SELECT 1"})
     assert (reply.status_code, reply.json()["code"]) == (503, "unavailable")
-    assert "https://127.0.0.1:1 does not answer" in reply.json()["detail"]
+    assert "the Query Service at https://127.0.0.1:1 does not answer" in reply.json()["detail"]
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -62,9 +62,10 @@ class Proxy:
         try:
             return await self.http.send(request, stream=True)
         except httpx.HTTPError as error:
-            service = f"{request.url.scheme}://{request.url.netloc.decode()}"
+            url = f"{request.url.scheme}://{request.url.netloc.decode()}"
+            name = "Query Service" if self.query_url == url != self.api_url else "user API"
             raise Unavailable(
-                f"{service} does not answer: {error or type(error).__name__}"
+                f"the {name} at {url} does not answer ({error or type(error).__name__}); see `trace status`"
             ) from error
 
 

@@ -1,9 +1,9 @@
 // The page: login, navigation, search, keyboard, and the page of the current address.
 import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
-import { enter, get, getAll, logIn, logOut, session, takeCode } from "./lib/api.js";
+import { enter, get, getAll, hasEnded, loadSession, logIn, logOut, session, takeCode } from "./lib/api.js";
 import { connection, start, useLive } from "./lib/live.js";
 import { address, go } from "./lib/router.js";
-import { Empty, Failure, Overlays, Page, toast } from "./lib/ui.js";
+import { Command, Empty, Failure, Overlays, Page, toast } from "./lib/ui.js";
 import { compact, short } from "./lib/format.js";
 import { OverviewPage } from "./pages/overview.js";
 import { TaskPage, TasksPage } from "./pages/tasks.js";
@@ -172,11 +172,17 @@ function Login({ failed }) {
       const code = takeCode();
       if (code) submit({ code });
     };
+    const look = () => loadSession().catch(setError); // another tab may have logged in
     addEventListener("hashchange", redeem); // a link that is opened in the tab of this page
-    return () => removeEventListener("hashchange", redeem);
+    addEventListener("focus", look);
+    return () => {
+      removeEventListener("hashchange", redeem);
+      removeEventListener("focus", look);
+    };
   }, []);
   return html`<main class="login"><div class="panel">
     <span class="brand"><img src=${new URL("./icon.svg", import.meta.url).href} alt="" /><h1>Trace</h1></span>
+    ${hasEnded.value && !error && html`<p role="alert"><strong>Your session has ended.</strong> After the login, you are on the same page again.</p>`}
     <${Failure} error=${error} />
     <p>Open the link that this command prints. It works once.</p>
     <div class="command"><code>trace console</code></div>
@@ -184,6 +190,21 @@ function Login({ failed }) {
       <label>Or paste a token <textarea ref=${field} required autocomplete="off" spellcheck="false" placeholder="From: trace users token NAME"></textarea></label>
       <button class="primary" disabled=${busy}>${busy ? "Logging in …" : "Log in"}</button>
     </form>
+  </div></main>`;
+}
+
+/** The console runs, and the services behind it do not answer. */
+function Unreachable({ error, onReturn }) {
+  useEffect(() => {
+    document.title = "No connection · Trace";
+    const timer = setInterval(() => loadSession().then(onReturn, () => {}), 3000);
+    return () => clearInterval(timer);
+  }, []);
+  return html`<main class="login"><div class="panel">
+    <span class="brand"><img src=${new URL("./icon.svg", import.meta.url).href} alt="" /><h1>The stack does not answer</h1></span>
+    <${Failure} error=${error} />
+    <p>This page tries again every few seconds. See which process is down:</p>
+    <${Command} text="trace status" />
   </div></main>`;
 }
 
@@ -200,8 +221,10 @@ function App() {
     if (session.value) start();
   }, [session.value?.name]);
   if (session.value === undefined) return null;
+  if (!session.value && failed && (failed.status === 0 || failed.status >= 500)) return html`<${Unreachable} error=${failed} onReturn=${() => setFailed(null)} />`;
   if (!session.value) return html`<${Login} key=${failed?.message} failed=${failed} />`;
   return html`<a class="skip" href="#main">Skip to the content</a>
+    ${connection.value === "offline" && html`<div class="offline" role="alert">No connection to the stack: what you see may be old. This page tries again.</div>`}
     <div class="shell"><${Side} onSearch=${() => setSearching(true)} /><${CurrentPage} /></div>
     ${searching && html`<${Search} onClose=${() => setSearching(false)} />`}<${Overlays} />`;
 }

@@ -3,6 +3,8 @@ import { signal } from "../vendor/preact.js";
 
 /** @type {import("../vendor/preact.js").Signal<{name: string, role: string, org_id: string, csrf: string} | null | undefined>} */
 export const session = signal(undefined);
+/** Whether a session of this page has ended. */
+export const hasEnded = signal(false);
 const RANKS = ["reader", "writer", "admin"];
 
 /** An error of the API, with its problem document. */
@@ -38,7 +40,10 @@ async function send(url, options = {}) {
   }
   if (reply.ok) return reply;
   const problem = await reply.json().catch(() => null);
-  if (reply.status === 401 && url !== "/session") session.value = null;
+  if (reply.status === 401 && url !== "/session") {
+    hasEnded.value = Boolean(session.value) || hasEnded.value;
+    session.value = null;
+  }
   throw new ApiError(reply.status, problem);
 }
 
@@ -103,7 +108,8 @@ export async function enter() {
   }
 }
 
-async function loadSession() {
+/** Read the session of the cookie. */
+export async function loadSession() {
   try {
     const reply = await send("/session");
     session.value = reply.status === 204 ? null : await reply.json();

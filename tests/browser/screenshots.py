@@ -112,7 +112,7 @@ class Chain:
 
     def fill(self) -> None:
         world = self.world
-        world.post("/v1/dags", {"text": _TEXT})
+        world.post("/v1/dags", {"text": _TEXT.lstrip()})
         for name, role in (("ada", "admin"), ("grace", "writer"), ("linus", "reader")):
             world.post("/v1/users", {"name": name, "role": role})
         world.trigger(FIRST, FIRST + SIZE * COUNT - 1, DAG)
@@ -127,7 +127,7 @@ class Chain:
         for job, count in (("volumes", 96), ("whales", 88)):
             for task in world.queued(job, 103, DAG)[:count]:
                 self.complete(world.bench.claimed(task["task_id"], self.worker()))
-        world.post("/v1/dags", {"text": _TEXT.replace("v.volume / 10", "v.volume / 20")})
+        world.post("/v1/dags", {"text": _TEXT.lstrip().replace("v.volume / 10", "v.volume / 20")})
         for statement in _SPREAD:
             world.bench.rows(statement)
         invalid = {"start": FIRST + 6200, "end": FIRST + 6399, "reason": "prices were late"}
@@ -214,6 +214,9 @@ def list_pages(world: World) -> dict[str, str]:
         "outbox": "/operations/outbox",
         "batches": "/operations/batches",
         "invalidations": "/operations/invalidations",
+        "checks": "/operations/checks",
+        "events": "/operations/events",
+        "notifications": "/operations/notifications",
         "storage": "/operations/storage",
         "runtimes": "/operations/runtimes",
         "users": "/operations/users",

@@ -385,6 +385,6 @@ def _fill_acts(world: World) -> None:
     eventually(
         lambda: world.get(f"/v1/dags/{ACTS}/rollout")["state"] == "building", "the rollout builds"
     )
-    world.post("/v1/pauses", {"dag": ACTS, "job": "rows", "reason": HOSTILE})
+    world.post("/v1/pauses", {"dag": ACTS, "job": "rows", "reason": "maintenance"})
     world.post("/v1/users", {"name": "otto", "role": "reader"})
     world.post("/v1/users/otto/disable")

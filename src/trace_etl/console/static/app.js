@@ -25,7 +25,7 @@ const NAV = [["/", "Overview", "o"], ["/dags", "DAGs", "d"], ["/datasets", "Data
 function lazy(load, name) {
   let found;
   return (props) => {
-    const [loaded, setLoaded] = useState(found);
+    const [loaded, setLoaded] = useState(() => found); // a component is a function, which useState would call
     useEffect(() => {
       if (!found) load().then((module) => setLoaded(() => (found = module[name])));
     }, []);

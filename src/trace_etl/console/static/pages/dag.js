@@ -148,12 +148,13 @@ function Versions({ name }) {
   const state = useLive((signal) => get(`dags/${path(name)}/versions`, { limit: 200 }, signal), [name], { matches: (c) => (c.kind === "deploy" || c.kind === "rollout") && c.dag === name });
   return html`<${Loaded} state=${state}>${({ items }) => {
     const current = items.find((item) => item.is_current)?.dag_version ?? items[0]?.dag_version;
-    const from = params.get("from") ?? current;
-    const to = params.get("to") ?? items.find((item) => item.dag_version !== from)?.dag_version;
+    // At first, what the last deploy changed.
+    const to = params.get("to") ?? (params.get("from") === current ? undefined : current) ?? items.find((item) => !item.is_current)?.dag_version;
+    const from = params.get("from") ?? items.find((item) => item.dag_version !== to)?.dag_version;
     const choose = (side) => html`<select aria-label=${side} value=${side === "from" ? from : to} onChange=${(e) => setParams({ [side]: e.target.value })}>
       ${items.map((item) => html`<option value=${item.dag_version}>${format.short(item.dag_version)} · ${new Date(item.created_at).toLocaleString()}${item.is_current ? " · current" : ""}</option>`)}</select>`;
     return html`<${Panel} title="Compare two versions" actions=${html`${choose("from")} <span class="muted">to</span> ${choose("to")}`}>
-      ${to ? html`<${Comparison} name=${name} from=${from} to=${to} current=${current} />` : html`<${Empty} title="There is one version only." command=${`trace plan dag.yaml`}>Deploy a changed file to compare it here.</${Empty}>`}
+      ${from && to ? html`<${Comparison} name=${name} from=${from} to=${to} current=${current} />` : html`<${Empty} title="There is one version only." command=${`trace plan dag.yaml`}>Deploy a changed file to compare it here.</${Empty}>`}
     </${Panel}>`;
   }}</${Loaded}>`;
 }
@@ -167,7 +168,7 @@ function Comparison({ name, from, to, current }) {
   }, [name, from, to, current]);
   return html`<${Loaded} state=${state} rows=${8}>${({ a, b, plan }) => html`
     ${plan.error && html`<div class="panel-body"><${Failure} error=${plan.error} /></div>`}
-    ${plan.plan && html`<div class="panel-body stack"><h3>${from === current ? "What deploying the second version would do now" : "What the way from the first version to the second one changes"}</h3><${Plan} plan=${plan.plan} /></div>`}
+    ${plan.plan && html`<div class="panel-body stack"><h3>${from === current ? "What deploying the second version would do now" : "What changes from the first version to the second one"}</h3><${Plan} plan=${plan.plan} /></div>`}
     <${Diff} before=${a.text} after=${b.text} />`}</${Loaded}>`;
 }
 

@@ -95,9 +95,9 @@ export function QueryPage() {
 
 function Result({ result }) {
   const [view, setView] = useState("table");
-  const pinned = result.pinned.map((p) => `${p.dataset} (${format.count(p.partitions, "partition")})`).join(", ");
-  return html`<${Panel} title=${`${format.count(result.row_count, "row")}${result.truncated ? ", cut at the limit" : ""}`} actions=${html`<span class="muted">${format.duration(result.elapsed_ms / 1000)}${pinned ? ` · ${pinned}` : ""}</span>
-    <button aria-pressed=${view === "table"} onClick=${() => setView("table")}>Table</button><button aria-pressed=${view === "plot"} onClick=${() => setView("plot")}>Plot</button>`}>
+  const pinned = result.pinned.map((p) => html` · <a href=${`/datasets/${path(p.dataset)}`}>${p.dataset} (${format.count(p.partitions, "partition")})</a>`);
+  return html`<${Panel} title=${`${format.count(result.row_count, "row")}${result.truncated ? ", cut at the limit" : ""}`} actions=${html`<span class="muted">${format.duration(result.elapsed_ms / 1000)}${pinned}</span>
+    <span class="pair"><button aria-pressed=${view === "table"} onClick=${() => setView("table")}>Table</button><button aria-pressed=${view === "plot"} onClick=${() => setView("plot")}>Plot</button></span>`}>
     ${view === "table" ? html`<${ResultTable} result=${result} height=${520} />` : html`<${Plot} result=${result} />`}</${Panel}>`;
 }
 

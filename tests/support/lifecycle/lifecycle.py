@@ -15,7 +15,6 @@ import httpx
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
-from psycopg.rows import dict_row
 
 from support import queue_tables
 from support.services.dispatcher import Live
@@ -275,10 +274,7 @@ class Bench:
 
     def rows(self, query: str, *values: object) -> list[dict[str, Any]]:
         """Run one statement on Postgres state."""
-        dsn = self.live.dsns.state
-        with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as conn:
-            cursor = conn.execute(query, values)
-            return cursor.fetchall() if cursor.description else []
+        return self.live.state.run(query, values)
 
     def row(self, task_id: str) -> dict[str, Any]:
         """Return the database row of a task."""

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from support.services.postgres import sql
+from support.services.postgres import KeptConnection, sql
 from support.services.service_thread import running_on_thread, wait_until_listening
 from trace_etl.dispatcher.service import Service, run_loops, running
 from trace_etl.dispatcher.settings import DispatcherSettings
@@ -88,6 +88,7 @@ class Live:
     secrets: Secrets
     service: Service
     loop: asyncio.AbstractEventLoop
+    state: KeptConnection
 
     @property
     def objects(self) -> Path:
@@ -155,5 +156,8 @@ def live(
             await wait_until_listening(cfg.api_port, cfg.internal_port)
             yield service
 
-    with running_on_thread("dispatcher", open_service) as (service, loop):
-        yield Live(cfg, dsns, secrets, service, loop)
+    with (
+        running_on_thread("dispatcher", open_service) as (service, loop),
+        closing(KeptConnection(dsns.state)) as state,
+    ):
+        yield Live(cfg, dsns, secrets, service, loop, state)

@@ -1,16 +1,20 @@
 """Databases for tests: one server per test process, one copy of a migrated template per test."""
 
 import os
+import select
 import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
+from typing import Any
 from uuid import uuid4
 
 import psutil
 import psycopg
+from psycopg.rows import dict_row
 from psycopg.sql import SQL, Identifier
 
 from support.waiting import eventually
@@ -136,6 +140,48 @@ def sql(dsn: str, query: str, values: object = None) -> list[tuple]:
     with psycopg.connect(dsn, autocommit=True) as conn:
         cursor = conn.execute(query, values)
         return cursor.fetchall() if cursor.description else []
+
+
+class KeptConnection:
+    """Runs statements on one connection: a new one for each would use most of their processor time."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._kept: psycopg.Connection[dict[str, Any]] | None = None
+        self._lock = Lock()
+
+    def run(self, query: str, values: object = None) -> list[dict[str, Any]]:
+        """Run one statement. Returns its rows, if any."""
+        if not self._lock.acquire(blocking=False):  # the statement of another thread may wait
+            with self._connect() as conn:
+                return _run(conn, query, values)
+        try:
+            if self._kept is None or _is_ended(self._kept):
+                self.close()
+                self._kept = self._connect()
+            return _run(self._kept, query, values)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    def _connect(self) -> psycopg.Connection[dict[str, Any]]:
+        return psycopg.connect(
+            self._dsn, autocommit=True, row_factory=dict_row, prepare_threshold=None
+        )
+
+
+def _is_ended(conn: psycopg.Connection[Any]) -> bool:
+    """Return whether an idle connection has ended: the server then has sent the reason."""
+    return conn.closed or bool(select.select([conn.fileno()], [], [], 0)[0])
+
+
+def _run(conn: psycopg.Connection[dict[str, Any]], query: str, values: object) -> list[Any]:
+    cursor = conn.execute(query, values)
+    return cursor.fetchall() if cursor.description else []
 
 
 def until_blocked(dsn: str, sessions: int) -> None:

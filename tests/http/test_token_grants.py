@@ -63,24 +63,22 @@ def add_partitions(bench: Bench, version: str, count: int) -> list[str]:
         "SELECT dataset_uuid, generation_no FROM dataset_versions WHERE dataset_version = %s",
         version,
     )
-    urls: list[str] = []
-    for block in range(count):
-        prefix = f"cold/datasets/{row['dataset_uuid']}/{version}/{uuid4()}/1/"
-        ref = {"scheme": "file", "bucket": "trace", "prefix": prefix, "glob": "*.parquet"}
-        bench.rows(
-            "INSERT INTO partitions (dataset_version, generation_no, partition_key, range_start,"
-            " range_end, storage_ref, row_count, byte_count, columns, task_id, attempt, read_snapshot)"
-            " VALUES (%s, %s, %s, %s, %s, %s, 1, 1, '[]', %s, 1, pg_current_snapshot())",
-            version,
-            row["generation_no"],
-            f"{block}-{block}",
-            block,
-            block,
-            json.dumps(ref),
-            uuid4(),
-        )
-        urls.append(f"s3://trace/{prefix}")
-    return urls
+    prefixes = [f"cold/datasets/{row['dataset_uuid']}/{version}/{uuid4()}/1/" for _ in range(count)]
+    refs = [
+        {"scheme": "file", "bucket": "trace", "prefix": prefix, "glob": "*.parquet"}
+        for prefix in prefixes
+    ]
+    bench.rows(
+        "INSERT INTO partitions (dataset_version, generation_no, partition_key, range_start,"
+        " range_end, storage_ref, row_count, byte_count, columns, task_id, attempt, read_snapshot)"
+        " SELECT %s, %s, n - 1 || '-' || n - 1, n - 1, n - 1, ref::jsonb, 1, 1, '[]',"
+        " gen_random_uuid(), 1, pg_current_snapshot()"
+        " FROM unnest(%s::text[]) WITH ORDINALITY AS made (ref, n)",
+        version,
+        row["generation_no"],
+        [json.dumps(ref) for ref in refs],
+    )
+    return [f"s3://trace/{prefix}" for prefix in prefixes]
 
 
 def test_tables_are_granted_by_name_and_not_as_prefixes(shared: Bench) -> None:

@@ -1,6 +1,7 @@
 """Shared fixtures: a Postgres server per test process, fresh databases per test."""
 
 import faulthandler
+import functools
 import gc
 import os
 from collections.abc import Generator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 from support.kernels import without_kernels
@@ -112,6 +114,9 @@ def replicas(
         running = [stack.enter_context(live(secrets, dsns, objects)) for _ in range(2)]
         yield [stack.enter_context(bench(one)) for one in running]
 
+
+# A test process builds the commands of `trace` once, and not for each command that it runs.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 # Test modules stay until the end: the garbage collector need not look at their objects.
 gc.disable()

@@ -361,5 +361,5 @@ def test_no_used_object_is_deleted_and_no_unused_object_stays(pair: list[Bench])
     run_state_machine_as_test(
         StorageMachine,
         # No shrinking: after a failure, the database is not as it was before.
-        settings=settings(max_examples=5, stateful_step_count=40, phases=[Phase.generate]),
+        settings=settings(max_examples=3, stateful_step_count=40, phases=[Phase.generate]),
     )

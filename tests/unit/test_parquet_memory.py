@@ -10,7 +10,7 @@ import pytest
 
 from trace_etl.spark.io.parquet import ROW_GROUP_BYTES
 
-TIMES = 10
+TIMES = 6
 # In a separate process, because Arrow reports the peak memory of the process.
 SCRIPT = """
 import json, sys
@@ -49,7 +49,7 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("kind", ["usual", "archive"])
-def test_ten_row_groups_are_written_and_read_in_the_memory_of_a_few(
+def test_many_row_groups_are_written_and_read_in_the_memory_of_a_few(
     tmp_path: Path, kind: str
 ) -> None:
     result = subprocess.run(

@@ -73,6 +73,7 @@ def test_an_attempt_without_its_lease_adds_nothing(shared: Bench) -> None:
 def test_the_output_of_an_attempt_is_bounded(shared: Bench) -> None:
     [task] = shared.tasks()
     attempt, text = shared.claimed(task), "x" * 131_072
+    assert send(shared, attempt, 0, text + "x").status_code == 422
     for n in range(MAX_LOG_BYTES // len(text) + 2):
         assert send(shared, attempt, n * len(text), text).status_code == 200
     assert send(shared, attempt, 0, text + "x").status_code == 422

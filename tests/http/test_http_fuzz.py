@@ -27,7 +27,7 @@ from support.processes import (
 from support.services.dispatcher import Secrets, live
 from support.services.postgres import Templates, copied
 
-SECONDS = float(os.environ.get("TRACE_FUZZ_SECONDS", "2.5"))  # per listener
+SECONDS = float(os.environ.get("TRACE_FUZZ_SECONDS", "1"))  # per listener
 
 
 @dataclass(frozen=True)

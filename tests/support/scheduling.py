@@ -28,7 +28,8 @@ _GROUPS = {
     "e2e/test_stack_lifecycle": "lifecycle",
     "e2e/": "e2e",
     "http/test_lifecycle_schema": "schema",
-    "http/test_user_api_schema": "user schema",
+    "http/test_user_api_schema": "schema",
+    "http/test_http_fuzz": "schema",
     "postgres/test_hot_path_plans": "plans",
     "tests/browser/": "browser",
 }

@@ -65,6 +65,20 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def test_each_set_of_values_is_defined_once() -> None:
+    places: dict[frozenset[str], list[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Subscript)
+                and ast.unparse(node.value) == "Literal"
+                and isinstance(node.slice, ast.Tuple)
+            ):
+                values = frozenset(map(ast.unparse, node.slice.elts))
+                places.setdefault(values, []).append(f"{path.name}:{node.lineno}")
+    assert {values: found for values, found in places.items() if len(found) > 1} == {}
+
+
 def test_no_folder_is_a_heap() -> None:
     modules = [*SOURCE.rglob("*.py"), *(ROOT / "tests" / "support").rglob("*.py")]
     sizes = Counter(path.parent for path in modules if path.name[0] != "_")

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from trace_etl.dag.chain.rules import FinalityTag
 from trace_etl.dag.chain.tables import (
     CHAIN_TABLES,
     FINDINGS,
@@ -59,16 +60,14 @@ class AggregateConfig(OperatorConfig):
 
 
 class IngestConfig(ChainConfig):
-    finality: Literal["finalized", "provisional"] | Annotated[int, Field(ge=0, le=1_000_000)] = (
-        Field(
-            "finalized",
-            description="Blocks that the task reads: up to the node's `finalized` block, or a number of "
-            "confirmations behind the head, for chains without that tag. Later blocks make the task "
-            "wait. `provisional` reads up to the head, marks partitions with blocks that are not final, "
-            "reads them again when they are, and replaces those that the chain dropped. 0 reads up to "
-            "the head; a reorganisation then leaves wrong rows.",
-            json_schema_extra=TUNING,
-        )
+    finality: FinalityTag | Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        "finalized",
+        description="Blocks that the task reads: up to the node's `finalized` block, or a number of "
+        "confirmations behind the head, for chains without that tag. Later blocks make the task "
+        "wait. `provisional` reads up to the head, marks partitions with blocks that are not final, "
+        "reads them again when they are, and replaces those that the chain dropped. 0 reads up to "
+        "the head; a reorganisation then leaves wrong rows.",
+        json_schema_extra=TUNING,
     )
     batch: int = Field(
         50, ge=1, le=1000, description="Blocks per JSON-RPC request.", json_schema_extra=TUNING

@@ -7,7 +7,8 @@ from typing import Literal, get_args
 RULES_VERSION = 2
 """Version of the verification rules, recorded with every verified partition."""
 
-Finality = Literal["finalized", "provisional"] | int
+FinalityTag = Literal["finalized", "provisional"]
+Finality = FinalityTag | int
 """The last block that history may include: the node's finalized one, the head until that one is known,
 or a number of confirmations."""
 

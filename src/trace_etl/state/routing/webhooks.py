@@ -64,7 +64,7 @@ SELECT e.event_id, t.completion_hash
 
 
 @dataclass(frozen=True)
-class Delivery:
+class AcceptedDelivery:
     """The result of a delivery: an event, or a task whose function emits the events."""
 
     event_id: UUID | None
@@ -80,7 +80,7 @@ async def deliver(
     scope: WebhookScope,
     body_hash: bytes,
     payload: object,
-) -> Delivery:
+) -> AcceptedDelivery:
     """Record a delivery.
 
     Raises Conflict if the id was used with another body, NotFound if its event has been deleted.
@@ -105,7 +105,7 @@ async def deliver(
     }
     created = await (await conn.execute(_DELIVER, values)).fetchone()
     if created is not None:
-        return Delivery(created[0], None, True)
+        return AcceptedDelivery(created[0], None, True)
     existing = await (await conn.execute(_DELIVERED, values)).fetchone()
     if existing is None or existing[0] is None:
         raise NotFound(
@@ -113,12 +113,12 @@ async def deliver(
         )
     if bytes(existing[1]) != body_hash:
         raise _make_conflict(delivery_id)
-    return Delivery(existing[0], None, False)
+    return AcceptedDelivery(existing[0], None, False)
 
 
 async def _create_task(
     conn: Conn, source: WebhookSource, delivery_id: str, scope: WebhookScope, payload: object
-) -> Delivery:
+) -> AcceptedDelivery:
     task = await source_tasks.create(
         conn,
         source.job_id,
@@ -131,7 +131,7 @@ async def _create_task(
     )
     if not task.is_same:
         raise _make_conflict(delivery_id)
-    return Delivery(None, task.task_id, task.created)
+    return AcceptedDelivery(None, task.task_id, task.created)
 
 
 def _make_conflict(delivery_id: str) -> Conflict:

@@ -143,7 +143,7 @@ def test_each_process_knows_only_its_own_credentials(stack: Stack) -> None:
     }
 
 
-def test_an_operator_host_is_told_nothing_of_workers(stack: Stack) -> None:
+def test_an_operator_host_gets_no_settings_of_workers(stack: Stack) -> None:
     environment = find_host(stack).environ()
     settings = {name for name in environment if name.startswith("TRACE_")}
     withheld = ("WORKER", "QUEUE", "SECRET", "DISPATCHER", "TLS", "READY", "RUNTIMES", "STATE")

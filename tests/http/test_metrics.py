@@ -22,7 +22,7 @@ from trace_etl.lite.processes.ports import free_port
 from trace_etl.scheduler.api import DispatcherApi
 from trace_etl.scheduler.app import make_app
 from trace_etl.scheduler.cron_trigger import CronTrigger
-from trace_etl.state.feed import metrics as figures
+from trace_etl.state.feed import metrics as state_metrics
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -166,7 +166,7 @@ def test_a_scrape_reads_live_rows_only(own_bench: Bench) -> None:
     own_bench.rows("VACUUM ANALYZE tasks")
     org = "00000000-0000-0000-0000-000000000001"
     with psycopg.connect(own_bench.live.dsns.state) as conn:
-        for query in (figures._QUEUES, figures._RUNNING, figures._RETRYING):
+        for query in (state_metrics._QUEUES, state_metrics._RUNNING, state_metrics._RETRYING):
             explained = conn.execute(
                 f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", {"org_id": org}
             ).fetchone()

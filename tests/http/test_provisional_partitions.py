@@ -92,7 +92,7 @@ def test_the_same_rows_are_confirmed_and_nothing_else_happens(shared: Bench) -> 
     assert queued(shared, name, "ingest") == queued(shared, name, "derived") == []
 
 
-def test_the_task_that_reads_again_is_told_to_wait_for_final_blocks(shared: Bench) -> None:
+def test_the_task_that_reads_again_waits_for_final_blocks(shared: Bench) -> None:
     name = start(shared)
     [task] = queued(shared, name, "ingest")
     assert publish(shared, task, 7, "aa", provisional=True).status_code == 200

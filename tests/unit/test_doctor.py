@@ -108,7 +108,7 @@ for finding in doctor.examine_required():
 
 
 @pytest.mark.usefixtures("sandbox")
-def test_a_machine_that_forbids_user_namespaces_is_told_the_setting() -> None:
+def test_the_fix_names_the_setting_that_forbids_user_namespaces() -> None:
     command = [sys.executable, "-c", _WITHOUT_NAMESPACES]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -175,12 +175,12 @@ class ConsoleBench:
     def __init__(self, stack: BenchStack, seen: Visit, api: httpx.Client) -> None:
         self.stack, self.seen, self.api = stack, seen, api
 
-    def answer(self) -> float:
-        """Return the median milliseconds of an answer with the whole map."""
+    def answer(self, path: str = "/map", **params: int) -> float:
+        """Return the median milliseconds of an answer about the dataset, by default with the whole map."""
 
         def ask() -> None:
-            params = {"buckets": BUCKETS}
-            self.api.get("/v1/datasets/base/map", params=params).raise_for_status()
+            asked = params or {"buckets": BUCKETS}
+            self.api.get(f"/v1/datasets/base{path}", params=asked).raise_for_status()
 
         return _median_ms([ask] * _CALLS)
 
@@ -266,6 +266,13 @@ def run() -> Generator[Result]:
                 rounds=ROUNDS,
             )
             yield _share("console_map_answer", here.answer, MAX_ANSWER_MS, "ms", "<=")
+            yield _share(
+                "console_dataset_answer",
+                lambda: here.answer("", limit=200),
+                MAX_ANSWER_MS,
+                "ms",
+                "<=",
+            )
             yield _share("console_map_draw", here.draw, MAX_DRAW_MS, "ms", "<=")
             yield _share("console_dag_of_1000_jobs", here.open_dag, MAX_INTERACTIVE_MS, "ms", "<=")
             for name, path in (("tasks", "/tasks"), ("dag", "/dags/wide")):

@@ -16,6 +16,7 @@ from trace_etl.proof import native
 from trace_etl.proof.content_hash import hash_rows
 from trace_etl.spark.evm.columns import parse_binary, parse_integers
 from trace_etl.spark.evm.rpc.answers import RpcCall, RpcFailure, read_columns
+from trace_etl.spark.verify.blooms import compute_blooms
 from trace_etl.spark.verify.keccak import keccak_rows
 from trace_etl.spark.verify.rlp_columns import (
     encode_data,
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.skipif(
 digits = st.text("0123456789abcdefABCDEF", max_size=70)
 # Now and then something that is no hexadecimal text.
 texts = st.one_of(digits.map("0x{}".format), st.none(), st.text("0xXg zé", max_size=6))
+TOPICS = ["0x" + f"{n:064x}" for n in range(5)]
 numbers = st.integers(0, 2**70).map(hex) | st.sampled_from(["0x", "0x00", "0x0123", "0xF" * 2])
 values = st.lists(st.binary(max_size=80), min_size=1, max_size=20)
 
@@ -40,6 +42,8 @@ values = st.lists(st.binary(max_size=80), min_size=1, max_size=20)
 def column(items: list[Any], kind: Any) -> Any:
     """A slice of a longer column, so that offsets do not start at zero."""
     others = [b"\x01", None] if kind == pa.binary() else ["0xdead", None]
+    if pa.types.is_struct(kind):
+        others = [{"address": "0xdead", "topics": TOPICS[:2]}, None]
     return pa.array([*others, *items, others[0]], kind)[2:-1]
 
 
@@ -95,6 +99,24 @@ def test_roots_of_blocks_of_any_size(counts: list[int], seed: int) -> None:
     sizes = [random.choice((1, 3, 30, 33, 200)) for _ in range(sum(counts))]
     rows = column([random.randbytes(size) for size in sizes], pa.binary())
     same(lambda: compute_roots(rows, np.array(counts, np.int64)))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.binary(min_size=20, max_size=20).map(lambda b: f"0x{b.hex()}") | texts,
+            st.lists(st.sampled_from(TOPICS) | texts, max_size=4),
+        ),
+        max_size=8,
+    )
+)
+def test_bloom_filters(items: list[tuple[int, str | None, list[str | None]]]) -> None:
+    kind = pa.struct([("address", pa.string()), ("topics", pa.list_(pa.string()))])
+    rows = [{"address": address, "topics": topics} for _, address, topics in items]
+    logs = column(rows, kind)
+    owners = np.array([owner for owner, _, _ in items], np.int64)
+    same(lambda: compute_blooms(logs, owners, 4).tolist())
 
 
 @given(

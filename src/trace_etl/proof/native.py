@@ -11,17 +11,19 @@ from typing import Any
 import pyarrow as pa
 
 _Array = Any  # pyarrow ships no types
+_INTERFACE = 2  # of `native/src/lib.rs`
 
 
 def _load() -> Any:
     try:
-        return import_module("trace_etl_native")
+        module: Any = import_module("trace_etl_native")
     except ImportError:
         return None
+    return module if getattr(module, "INTERFACE", 1) == _INTERFACE else None
 
 
 kernels: Any = _load()
-"""The module with the kernels, or None."""
+"""The module with the kernels; None if it is not installed, or was built for another release."""
 
 
 def pass_column(values: _Array) -> tuple[Any, ...]:

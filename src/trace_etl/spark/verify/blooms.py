@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from trace_etl.proof import native
 from trace_etl.spark.evm.columns import list_lengths
 from trace_etl.spark.verify.keccak import keccak
 
@@ -20,7 +21,20 @@ def compute_blooms(logs: _Array, owners: Any, count: int) -> Any:
     """Compute `count` filters of 256 bytes; `owners` is the filter that each log belongs to."""
     topics = logs.field("topics")
     topic_counts = list_lengths(topics)
-    values = pa.concat_arrays([logs.field("address"), topics.flatten()]).dictionary_encode()
+    if native.kernels:
+        filters = native.kernels.compute_blooms(
+            native.pass_column(logs.field("address")),
+            native.pass_column(topics.flatten()),
+            np.concatenate([[0], np.cumsum(topic_counts)], dtype=np.int64),
+            np.ascontiguousarray(owners, np.int64),
+            count,
+        )
+        if filters is not None:
+            return np.frombuffer(filters, np.uint8).reshape(count, 256)
+    texts = pa.concat_arrays([logs.field("address"), topics.flatten()])
+    if texts.null_count:
+        raise ValueError("a log without an address, or with a topic that is null")
+    values = texts.dictionary_encode()
     positions = _find_bits(values.dictionary.to_pylist())
     codes = np.asarray(values.indices)
     all_owners = np.concatenate([owners, np.repeat(owners, topic_counts)])

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from trace_etl.proof import native
 from trace_etl.spark.evm.columns import split_texts
-from trace_etl.spark.verify.keccak import keccak
+from trace_etl.spark.verify.keccak import keccak_rows
 from trace_etl.spark.verify.rlp_columns import (
     encode_data,
     encode_hashes,
@@ -86,15 +88,20 @@ _REQUIRED = HEADER_FIELDS.index("baseFeePerGas")
 
 def encode_headers(blocks: _Array) -> list[bytes]:
     """Encode headers as RLP lists. Raises ValueError that names a missing or wrong field."""
-    if native.kernels and (columns := _encode_columns(blocks)):
-        return split(encode_records(columns))
-    columns = [split_texts(blocks.field(name)) for name in HEADER_FIELDS]
-    return [_encode_header(values) for values in zip(*columns, strict=True)]
+    return split(_encode_rows(blocks))
 
 
 def hash_headers(blocks: _Array) -> list[bytes]:
     """Compute the hash of each header from its fields. Raises ValueError."""
-    return [keccak(header) for header in encode_headers(blocks)]
+    return keccak_rows(_encode_rows(blocks))
+
+
+def _encode_rows(blocks: _Array) -> _Array:
+    if native.kernels and (columns := _encode_columns(blocks)):
+        return encode_records(columns)
+    columns = [split_texts(blocks.field(name)) for name in HEADER_FIELDS]
+    rows = [_encode_header(values) for values in zip(*columns, strict=True)]
+    return pa.array(rows, pa.binary())
 
 
 def encode_list(items: Iterable[bytes]) -> bytes:

@@ -122,8 +122,9 @@ class Verifier:
 def _require_values(transactions: _Array, names: tuple[str, ...]) -> None:
     """Refuse missing values that no root proves. Raises ValueError."""
     for name in names:
-        missing = np.flatnonzero(np.asarray(transactions.field(name).is_null()))
-        if len(missing):
+        values = transactions.field(name)
+        if values.null_count:
+            missing = np.flatnonzero(np.asarray(values.is_null()))
             at = transactions.field("hash")[int(missing[0])]
             raise ValueError(f"{name} of transaction {at}: a value is missing")
 
@@ -152,11 +153,10 @@ def _check_chain_id(chunk: BlockChunk, chain_id: int) -> None:
 
 
 def _check_header_hashes(blocks: _Array) -> None:
-    for index, (computed, claimed) in enumerate(
-        zip(hash_headers(blocks), split(parse_binary(blocks.field("hash"))), strict=True)
-    ):
-        if computed != claimed:
-            raise _make_error(blocks, index, "hash", computed, claimed)
+    claimed = split(parse_binary(blocks.field("hash")))
+    for index, computed in enumerate(hash_headers(blocks)):
+        if computed != claimed[index]:
+            raise _make_error(blocks, index, "hash", computed, claimed[index])
 
 
 def _check_withdrawals(blocks: _Array) -> None:

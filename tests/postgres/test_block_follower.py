@@ -294,6 +294,57 @@ def test_finality_of_replaced_blocks_does_not_make_the_stored_blocks_final(
     assert stream.reported_ranges() == [(26, 89)]
 
 
+def test_one_endpoint_that_calls_its_head_final_does_not_decide(
+    chain: GrowingChain, stream: FollowedChain
+) -> None:
+    def call_head_final(calls: Calls) -> None:
+        for call in calls:
+            if call["params"][:1] == ["finalized"]:
+                call["params"][0] = "latest"
+
+    with (
+        FaultyNode(chain.url, change=call_head_final) as liar,
+        stream.attempt(1, liar.url, chain.url) as follower,
+    ):
+        catch_up(follower)
+        chain.reorg(5)
+        chain.mine(1)
+        catch_up(follower)
+    assert stream.rows() == chain.rows()
+    assert stream.reported_ranges() == [(85, 89)]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"number": "0x" + "f" * 600},
+        {"number": "-0x1"},
+        {"timestamp": "-0x1"},
+        {"timestamp": "0x" + "f" * 600},
+        {"hash": "0x12"},
+        {"hash": None},
+    ],
+    ids=str,
+)
+def test_a_head_that_is_no_block_is_not_followed(
+    chain: GrowingChain, stream: FollowedChain, lie: dict[str, Any]
+) -> None:
+    def tell(calls: Calls, items: Calls) -> Calls:
+        for call, item in zip(calls, items, strict=True):
+            if call["params"][:1] == ["latest"]:
+                item["result"].update(lie)
+        return items
+
+    with FaultyNode(chain.url) as node, stream.attempt(1, node.url) as follower:
+        catch_up(follower)
+        before = stream.rows()
+        chain.mine(1)
+        node.after = tell
+        with pytest.raises(ChainMismatch, match="of latest: the node's answer is not a block"):
+            follower.step()
+        assert stream.rows() == before
+
+
 def test_a_fork_that_is_still_shorter_is_followed(stream: FollowedChain) -> None:
     with start_server(new_chain()) as server, stream.attempt(1, server.url) as follower:
         catch_up(follower)  # up to block 89

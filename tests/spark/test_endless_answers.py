@@ -90,6 +90,34 @@ def test_gzip_content_of_several_members_is_read(node: Node) -> None:
     assert post(node) == b"one two"
 
 
+def test_gzip_content_of_very_many_members_is_refused(node: Node) -> None:
+    node.answer = send(gzip.compress(b"") * 10_001, Content_Encoding="gzip")
+    with pytest.raises(http.client.HTTPException, match="more than 10000 parts"):
+        post(node)
+
+
+@pytest.mark.parametrize("size", [b"-1", b"-100000"])
+def test_a_chunk_of_negative_size_does_not_fill_the_memory(node: Node, size: bytes) -> None:
+    """`HTTPResponse.read` would read all of it at once."""
+    sent = [0]
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.close_connection = True
+        try:
+            handler.wfile.write(size + b"\r\n")
+            while sent[0] < 64 * LIMIT:
+                sent[0] += handler.wfile.write(b"x" * LIMIT)
+        except OSError:
+            pass  # the client has left
+
+    node.answer = answer
+    with pytest.raises(http.client.HTTPException):
+        post(node)
+    assert sent[0] < 64 * LIMIT
+
+
 @pytest.mark.parametrize("cut", [1, 9, -3])
 def test_damaged_gzip_content_is_an_error(node: Node, cut: int) -> None:
     node.answer = send(gzip.compress(b"some content")[:cut], Content_Encoding="gzip")

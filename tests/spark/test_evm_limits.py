@@ -100,3 +100,4 @@ def test_retry_after_may_be_a_date() -> None:
     assert wait is not None and 30 < wait <= 60
     assert parse_retry_after(formatdate(time() - 60, usegmt=True)) == 0.0
     assert parse_retry_after("soon") is None and parse_retry_after("") is None
+    assert parse_retry_after(f"Mon, {'9' * 20} Jan 2020 00:00:00 GMT") is None

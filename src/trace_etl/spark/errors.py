@@ -34,8 +34,20 @@ class RpcRefused(OperatorError, code="rpc_refused"):
     """The node answered with an error, also after retries."""
 
 
+class UnsupportedMethod(RpcRefused):
+    """No endpoint supports a method."""
+
+
 class ChainMismatch(OperatorError, code="chain_mismatch"):
     """The node's answers contradict each other, or a needed block is missing."""
+
+
+_MAX_SHOWN = 1024
+
+
+def shorten(text: str) -> str:
+    """Return what may be shown of a text that a node chose: it can have any length."""
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}… ({len(text)} characters)"
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,10 @@ def parse_minimal_bytes(texts: _Array, *, optional: bool = False) -> _Array:
     is_zero = data[firsts + 2] == _ZERO
     if np.any(is_zero & (lengths[present] > 3)):
         # Some nodes pad quantities with zeros.
-        return parse_minimal_bytes(_strip_zeros(texts), optional=optional)
+        stripped = _strip_zeros(texts)
+        if stripped.equals(texts):
+            raise ValueError("a quantity that is not hexadecimal")
+        return parse_minimal_bytes(stripped, optional=optional)
     is_odd = (lengths[present] % 2 == 1) & ~is_zero
     data, keep = data.copy(), np.ones(len(data), np.bool_)
     keep[firsts] = False

@@ -15,11 +15,17 @@ import structlog
 from trace_etl.api.task.verification import RejectedAnswer, VerifiedRange
 from trace_etl.dag.chain.rules import RULES_VERSION, VerifyRules
 from trace_etl.dag.chain.tables import ColumnChoice, list_columns
-from trace_etl.spark.errors import ChainMismatch, RpcRefused, VerificationFailed
+from trace_etl.spark.errors import (
+    ChainMismatch,
+    RpcRefused,
+    UnsupportedMethod,
+    VerificationFailed,
+    shorten,
+)
 from trace_etl.spark.evm import shapes
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.columns import list_lengths, parse_integers
-from trace_etl.spark.evm.rpc.answers import RpcCall, UnsupportedMethod
+from trace_etl.spark.evm.rpc.answers import RpcCall
 from trace_etl.spark.evm.rpc.client import RpcClient, RpcSource, ask_endpoints
 from trace_etl.spark.evm.rpc.set_aside import SET_ASIDE
 from trace_etl.spark.verify.agreement import (
@@ -402,9 +408,9 @@ def _name_endpoint(label: str, start: int, end: int) -> Generator[None]:
         named.evidence = error.evidence
         raise named from error
     except ChainMismatch as error:
-        raise ChainMismatch(f"{error}; check the RPC endpoint {label}") from error
+        raise ChainMismatch(f"{shorten(str(error))}; check the RPC endpoint {label}") from error
     except (ValueError, TypeError, OverflowError) as error:
         raise ChainMismatch(
-            f"blocks {start} to {end} at {label}: unexpected JSON structure ({error}); "
+            f"blocks {start} to {end} at {label}: unexpected JSON structure ({shorten(str(error))}); "
             "check the RPC endpoint"
         ) from error

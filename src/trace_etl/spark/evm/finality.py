@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from trace_etl.dag.chain.rules import Finality
 from trace_etl.spark.errors import ChainMismatch, NotFinal, RpcRefused
-from trace_etl.spark.evm.rpc.answers import RpcCall, UnsupportedMethod
+from trace_etl.spark.evm.rpc.answers import RpcCall
 from trace_etl.spark.evm.rpc.client import RpcClient, RpcSource, ask_endpoints
 
 
@@ -60,7 +60,7 @@ def _ask(client: RpcClient, finality: Finality) -> FinalBlock:
         return FinalBlock(_read_number(client, "latest") - finality, client.label)
     try:
         return FinalBlock(_read_number(client, "finalized"), client.label)
-    except (RpcRefused, UnsupportedMethod, ChainMismatch) as error:
+    except (RpcRefused, ChainMismatch) as error:
         _read_number(client, "latest")  # raises if the endpoint does not work at all
         raise NotFinal(
             f"the endpoint reports no finalized block ({error}); if the chain has none, set "

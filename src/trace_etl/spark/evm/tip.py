@@ -15,10 +15,15 @@ from trace_etl.spark.evm.fetch import (
     RpcSource,
     ignore_rejected,
 )
+from trace_etl.spark.evm.finality import find_final_block
 from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
-from trace_etl.spark.evm.rpc.answers import RpcCall, UnsupportedMethod
+from trace_etl.spark.evm.rpc.answers import RpcCall
 
 _INITIAL_FORK_SEARCH = 16
+_LARGEST = (1 << 63) - 1
+_NOT_A_BLOCK = (
+    "eth_getBlockByNumber of {}: the node's answer is not a block; check the RPC endpoint"
+)
 
 
 def head_block(urls: tuple[str, ...]) -> int:
@@ -53,7 +58,7 @@ class TipReader:
         columns: ColumnChoice = "standard",
         on_reject: OnReject = ignore_rejected,
     ) -> None:
-        source = replace(source, spread=False)
+        self._source = source = replace(source, spread=False)
         self._blocks = RangeReader(source, tables, rules, columns, on_reject)
         self._headers = RangeReader(source, ("blocks",), rules)
         self._has_finality = True
@@ -79,9 +84,18 @@ class TipReader:
             return None
         try:
             return self._read_tagged_block("finalized")
-        except (RpcRefused, ChainMismatch, UnsupportedMethod):
+        except (RpcRefused, ChainMismatch):
             self._has_finality = False  # a chain without finality
             return None
+
+    def confirm_final(self, number: int) -> int:
+        """Return the lowest finalized block of all endpoints, at most `number`.
+
+        One endpoint that calls its head final must not end the search for reorganisations.
+        """
+        if len(self._source.urls) == 1:
+            return number
+        return min(number, find_final_block(self._source, "finalized").number)
 
     def advance(
         self,
@@ -165,12 +179,12 @@ class TipReader:
         block = self._headers.call(RpcCall("eth_getBlockByNumber", (tag, False)))
         try:
             number, seconds = (int(block[name], 16) for name in ("number", "timestamp"))
-            return BlockRef(number, bytes.fromhex(block["hash"][2:]), seconds)
+            found = BlockRef(number, bytes.fromhex(block["hash"][2:]), seconds)
         except (TypeError, KeyError, ValueError) as error:
-            raise ChainMismatch(
-                f"eth_getBlockByNumber of {tag}: the node's answer is not a block; "
-                "check the RPC endpoint"
-            ) from error
+            raise ChainMismatch(_NOT_A_BLOCK.format(tag)) from error
+        if not (0 <= number <= _LARGEST and 0 <= seconds <= _LARGEST and len(found.hash) == 32):
+            raise ChainMismatch(_NOT_A_BLOCK.format(tag))
+        return found
 
 
 def _list_blocks(chunks: Sequence[BlockChunk]) -> Iterator[BlockRef]:

@@ -210,7 +210,9 @@ class ChainFollower:
             return max(self._finalized, last - self.plan.finality_depth)
         held = self.recent.replace_from(batch.blocks, keep_from=0).at(node_final.number)
         # If another block than the held one is final, the held one must remain replaceable.
-        return max(self._finalized, node_final.number) if held == node_final else self._finalized
+        if held != node_final or node_final.number <= self._finalized:
+            return self._finalized
+        return max(self._finalized, self.reader.confirm_final(node_final.number))
 
     def _commit_batch(self, batch: BlockBatch, final: int) -> None:
         stream, old = self.plan.writer.stream, self.recent.last

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trace_etl.dag.chain.rules import Check, VerifyRules
-from trace_etl.spark.errors import ChainMismatch, Evidence, VerificationFailed
+from trace_etl.spark.errors import ChainMismatch, Evidence, VerificationFailed, shorten
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.columns import list_lengths, parse_binary, parse_integers, repeat_values
 from trace_etl.spark.verify.blooms import compute_blooms, union_blooms
@@ -115,7 +115,7 @@ class Verifier:
             # Logs of state syncs are not in the header's filter, and cannot be distinguished here.
             headers = _parse_blooms(chunk.blocks)
             covers = np.all(headers & ~blooms == 0, axis=1)
-            blooms[covers] = headers[covers]
+            blooms = np.where(covers[:, None], headers, blooms)
         _compare_blocks(chunk.blocks, "logsBloom", [row.tobytes() for row in blooms])
 
 
@@ -310,9 +310,8 @@ def _make_error(
 ) -> VerificationFailed:
     number = int(blocks.field("number")[index].as_py(), 16)
     block_hash = blocks.field("hash")[index].as_py()
-    return VerificationFailed.of(
-        Evidence(number, block_hash, field, _show(expected), _show(received))
-    )
+    texts = map(shorten, (block_hash, field, _show(expected), _show(received)))
+    return VerificationFailed.of(Evidence(number, *texts))
 
 
 def _show(value: object) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from trace_etl.proof import native
-from trace_etl.spark.errors import ChainMismatch, OperatorError, RpcRefused
+from trace_etl.spark.errors import ChainMismatch, OperatorError, RpcRefused, UnsupportedMethod
 
 _METHOD_NOT_FOUND = -32601
 # Some nodes report an unknown method with another code.
@@ -37,10 +37,6 @@ class RpcCall:
         return f"{self.method} of {subject}" if isinstance(subject, str) else self.method
 
 
-class UnsupportedMethod(Exception):
-    """The node does not support a method."""
-
-
 class RpcFailure(Exception):
     """One failed try: the error to raise in the end, and whether a retry or a split may help."""
 
@@ -61,6 +57,8 @@ class RpcFailure(Exception):
         self.retry_after = retry_after
         self.is_batch_limit = is_batch_limit
         """Whether the node accepts only smaller batches."""
+        self.is_refusal = not retryable and issubclass(kind, RpcRefused)
+        """Whether this endpoint will never answer the call. Another one may."""
 
 
 def encode_calls(calls: Sequence[RpcCall]) -> bytes:
@@ -94,7 +92,7 @@ def read_values(body: bytes, calls: Sequence[RpcCall], label: str) -> list[Any]:
         raise RpcFailure(
             RpcRefused, f"{calls[0]} at {label}: truncated or malformed JSON"
         ) from error
-    items = cast("list[dict[str, Any]]", content if isinstance(content, list) else [content])
+    items = _list_items(content, calls, label)
     if len(items) == 1 and len(calls) > 1 and items[0].get("error"):
         _, text = _describe_error(items[0]["error"])
         is_limit = bool(_BATCH_LIMIT.search(text)) and not _RATE_LIMIT.search(text)
@@ -104,6 +102,13 @@ def read_values(body: bytes, calls: Sequence[RpcCall], label: str) -> list[Any]:
             is_batch_limit=is_limit,
         )
     return _sort_results(items, calls, label)
+
+
+def _list_items(content: object, calls: Sequence[RpcCall], label: str) -> list[dict[str, Any]]:
+    items = cast("list[object]", content if isinstance(content, list) else [content])
+    if not all(isinstance(item, dict) for item in items):
+        raise RpcFailure(RpcRefused, f"{calls[0]} at {label}: the answer is not a JSON-RPC object")
+    return cast("list[dict[str, Any]]", items)
 
 
 def _parse_columns(body: bytes, count: int, shape: Any) -> Any:
@@ -156,12 +161,17 @@ def _is_utf8(body: bytes) -> bool:
 
 def _sort_results(items: list[dict[str, Any]], calls: Sequence[RpcCall], label: str) -> list[Any]:
     results: list[Any] = [None] * len(calls)
+    seen: set[int] = set()
     for item in items:
         index = item.get("id")
         if isinstance(index, str) and index.isdecimal():
             index = int(index)  # some nodes return ids as text
-        if not isinstance(index, int) or not 0 <= index < len(calls):
-            raise RpcFailure(RpcRefused, f"{calls[0]} at {label}: answer with unknown id {index}")
+        if type(index) is not int or not 0 <= index < len(calls):
+            shown = str(index)[:40]
+            raise RpcFailure(RpcRefused, f"{calls[0]} at {label}: answer with unknown id {shown}")
+        if index in seen:
+            raise RpcFailure(RpcRefused, f"{calls[index]} at {label}: two answers with one id")
+        seen.add(index)
         if item.get("error"):
             _raise_error(item["error"], calls[index], label)
         results[index] = item.get("result")
@@ -174,7 +184,7 @@ def _sort_results(items: list[dict[str, Any]], calls: Sequence[RpcCall], label: 
 def _raise_error(error: object, call: RpcCall, label: str) -> NoReturn:
     code, text = _describe_error(error)
     if code == _METHOD_NOT_FOUND or (code in _OTHER_CODES and _NO_METHOD.search(text)):
-        raise UnsupportedMethod(f"{call} at {label}: {text}")
+        raise RpcFailure(UnsupportedMethod, f"{call} at {label}: {text}", retryable=False)
     raise RpcFailure(RpcRefused, f"{call} at {label}: {text}", retryable=code not in _FINAL_CODES)
 
 

@@ -108,8 +108,13 @@ class RpcClient:
         for endpoint in self._endpoints:
             endpoint.close()
 
-    def _send_batch(self, calls: Sequence[RpcCall], read: _Read, tries: int) -> list[Any]:
-        """Send the calls, in several parts if needed, and return the parsed parts in order."""
+    def _send_batch(
+        self, calls: Sequence[RpcCall], read: _Read, tries: int, refusals: int = 0
+    ) -> list[Any]:
+        """Send the calls, in several parts if needed, and return the parsed parts in order.
+
+        `refusals` counts the endpoints that refused for good.
+        """
         endpoint = self._choose_endpoint()
         limit = BATCH_LIMITS.find(endpoint.url) or len(calls)
         if len(calls) > limit:
@@ -121,16 +126,19 @@ class RpcClient:
         except RpcFailure as failure:
             self.failures += 1
             must_split = failure.retryable and failure.splittable and len(calls) > 1
-            is_last = tries <= 1 and not must_split
-            if is_last or not failure.retryable or self._stopping.is_set():
+            can_retry = failure.retryable and (must_split or tries > 1)
+            ask_other = failure.is_refusal and refusals + 1 < len(self._endpoints)
+            if not (can_retry or ask_other) or self._stopping.is_set():
                 tried = f" (after {self._tries} tries)" if failure.retryable else ""
                 raise failure.kind(f"{failure}{tried}; check the RPC endpoint") from failure
             self._turn += 1
             if must_split and failure.is_batch_limit:
                 BATCH_LIMITS.lower(endpoint.url, len(calls) // 2)
-            else:
+            elif not ask_other:
                 wait = self._backoff.seconds(self._tries - tries + 1)
                 self._stopping.wait(min(max(wait, failure.retry_after or 0.0), _MAX_WAIT))
+        if ask_other:
+            return self._send_batch(calls, read, tries, refusals + 1)
         if not must_split:
             return self._send_batch(calls, read, tries - 1)
         # A smaller batch is another request, not another try: halving must not use up the tries.

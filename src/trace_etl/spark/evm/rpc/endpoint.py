@@ -21,6 +21,8 @@ _CONNECT_SECONDS = 5.0
 _MAX_BYTES = 1 << 28
 _MAX_TIMEOUTS = 10  # a node that sends single bytes must not keep a task waiting forever
 _PIECE = 1 << 20
+_GZIP_PIECE = 1 << 16
+_MAX_GZIP_MEMBERS = 10_000  # servers send one; empty ones cost time and never reach the size
 
 
 class RateLimit:
@@ -150,43 +152,58 @@ class Endpoint:
 
 def _read_body(response: http.client.HTTPResponse) -> bytes:
     """Read a body of limited size. Raises HTTPException."""
+    announced = response.length
+    if announced is not None:
+        _check_size(announced)
+        body = response.read(announced)
+        if len(body) < announced:
+            raise http.client.IncompleteRead(b"", announced - len(body))
+        return body
+    # `read` would read a chunk of negative size up to the end of the connection.
+    buffer = memoryview(bytearray(_PIECE))
     pieces: list[bytes] = []
     size = 0
-    while piece := response.read(_PIECE):
-        pieces.append(piece)
-        size += len(piece)
-        if size > _MAX_BYTES:
-            raise http.client.HTTPException(f"an answer of more than {_MAX_BYTES >> 20} MiB")
-    if response.length:  # what is missing of the announced bytes
-        raise http.client.IncompleteRead(b"", response.length)
+    while count := response.readinto(buffer):
+        pieces.append(bytes(buffer[:count]))
+        size += count
+        _check_size(size)
     return b"".join(pieces)
+
+
+def _check_size(size: int) -> None:
+    if size > _MAX_BYTES:
+        raise http.client.HTTPException(f"an answer of more than {_MAX_BYTES >> 20} MiB")
 
 
 def _decompress(body: bytes) -> bytes:
     """Decompress gzip content to a limited size. Raises zlib.error or HTTPException."""
+    view, at = memoryview(body), 0
     pieces: list[bytes] = []
-    size = 0
-    while body:
+    size = members = 0
+    while at < len(view):
+        members += 1
+        if members > _MAX_GZIP_MEMBERS:
+            raise http.client.HTTPException(f"gzip content of more than {_MAX_GZIP_MEMBERS} parts")
         reader = zlib.decompressobj(wbits=31)
-        pieces.append(reader.decompress(body, _MAX_BYTES - size + 1))
-        size += len(pieces[-1])
-        if size > _MAX_BYTES:
-            raise http.client.HTTPException(f"an answer of more than {_MAX_BYTES >> 20} MiB")
-        if not reader.eof:
-            raise zlib.error("the content ends too early")
-        body = reader.unused_data
+        while not reader.eof:
+            if at == len(view):
+                raise zlib.error("the content ends too early")
+            piece = view[at : at + _GZIP_PIECE]
+            pieces.append(reader.decompress(piece, _MAX_BYTES - size + 1))
+            size += len(pieces[-1])
+            _check_size(size)
+            at += len(piece) - len(reader.unused_data)
     return b"".join(pieces)
 
 
 def parse_retry_after(text: str) -> float | None:
     """The seconds to wait: a number, or an HTTP date. None if it is neither."""
-    if text.isdecimal():
-        return float(text)
     try:
-        moment = parsedate_to_datetime(text)
-    except ValueError:
+        if text.isdecimal():
+            return float(text)
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, moment.timestamp() - time.time())
 
 
 def _parse_rate_limit(url: str, fragment: str) -> RateLimit | None:

@@ -89,6 +89,30 @@ def test_an_attempt_continues_from_the_commit_of_either_engine(
     assert stream.reported_ranges() == [(60, 89)]
 
 
+def test_a_commit_that_fails_while_the_next_blocks_are_read_ends_the_attempt(
+    spark: SparkSession, tip: GrowingChain, data: str, tmp_path: Path
+) -> None:
+    stream = new_stream(data, batch=7)
+    with stream.unopened(1, tip.url) as follower:
+        follower.open()
+    stream_id = stream.outputs[0].dataset_version
+    refuse = """
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'full'; END $$;
+    CREATE TRIGGER refuse BEFORE UPDATE ON followers FOR EACH ROW
+      WHEN (NEW.stream = '{}' AND NEW.number >= 40) EXECUTE FUNCTION refuse()
+    """
+    sql(stream.dsn, refuse.format(stream_id))
+    with stream.streaming(2, spark, tmp_path, tip.url) as attempt:
+        assert "full" in str(attempt.failure())
+    # Spark reads 14 blocks at once; they are committed 7 at a time.
+    assert stream.rows() == {
+        kind: [row for row in rows if row["block_number"] < 35] for kind, rows in tip.rows().items()
+    }
+    sql(stream.dsn, "DROP TRIGGER refuse ON followers")
+    with stream.streaming(3, spark, tmp_path, tip.url) as attempt:
+        attempt.catch_up(tip)
+
+
 @pytest.mark.parametrize(
     ("below", "rewritten"), [(3, []), (0, [(90, 94)])], ids=["does_not_fit", "fits"]
 )

@@ -2,13 +2,15 @@
 
 The position in Postgres data is the only state. Each query begins there with a new, temporary
 checkpoint, so a batch that was logged but not committed is never replayed. Each batch is compared
-with the committed blocks before it is written, whatever its query's offsets say.
+with the committed blocks before it is written, whatever its query's offsets say. Spark therefore
+need not wait for the commit: it reads the next batch meanwhile.
 """
 
 import json
 import tempfile
 import time
 from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,15 +41,19 @@ _POLL_SECONDS = 0.1  # how soon the end of a query is noticed
 # Hashes per offset. Deeper reorganisations are resolved with the blocks in Postgres data.
 _REORG_DEPTH = 128
 _MAX_START_SECONDS = 60.0  # of a query, on a busy machine
+_COMMITS_PER_READ = 2  # planning and logging a batch of Spark takes as long as committing one
 
 
 @dataclass
 class _QueryState:
     """The state of one query, shared with the thread that runs its batches."""
 
+    committer: ThreadPoolExecutor
     error: Exception | None = None
     """Why a batch failed."""
     is_over: bool = False
+    commit: Future[None] | None = None
+    """The commit of the last batch that was read."""
 
 
 @dataclass
@@ -71,10 +77,11 @@ class StreamingFollower:
 
     def run_query(self) -> bool:
         """Run one query until it ends. Return whether another may begin immediately."""
-        state = _QueryState()
-        with self._open_query(state) as query:
-            self._watch_query(query)
-            error = state.error or query.exception()
+        with ThreadPoolExecutor(1, "follow-commit") as committer:
+            state = _QueryState(committer)
+            with self._open_query(state) as query:
+                self._watch_query(query, state)
+                error = state.error or query.exception()
         if self.follower.stop.is_set():
             return False
         if error is None:
@@ -134,7 +141,7 @@ class StreamingFollower:
             .option("batch", source.batch)
             .option("tries", source.tries)
             .option("partition_size", source.batch)
-            .option("blocks_per_batch", follower.plan.batch)
+            .option("blocks_per_batch", _COMMITS_PER_READ * follower.plan.batch)
             .option("reorg_depth", _REORG_DEPTH)
             .option("columns", columns if isinstance(columns, str) else ",".join(columns))
             .option("verify", self.rules.level)
@@ -145,10 +152,12 @@ class StreamingFollower:
             reader = reader.option("starting_offset", json.dumps(offset_at(follower.recent)))
         return reader.load()
 
-    def _watch_query(self, query: StreamingQuery) -> None:
-        """Wait until the query ends or the follower must stop."""
+    def _watch_query(self, query: StreamingQuery, state: _QueryState) -> None:
+        """Wait until the query ends, a commit fails, or the follower must stop."""
         began = checked = time.monotonic()
         while query.isActive and not self.follower.stop.wait(_POLL_SECONDS):
+            if state.error is not None:
+                return
             if time.monotonic() - checked >= self.check_interval:
                 self._check_tip(began)
                 checked = time.monotonic()
@@ -186,11 +195,20 @@ class StreamingFollower:
         return True
 
     def _process_batch(self, state: _QueryState, frame: DataFrame) -> None:
-        """Commit a batch, in Spark's thread."""
+        """Read a batch in Spark's thread, and commit it while Spark reads the next one."""
         try:
             rows = self._collect_rows(frame)
+            if state.commit is not None:
+                state.commit.result()
+            state.commit = state.committer.submit(self._commit_batch, state, rows)
+        except Exception as error:
+            state.error = error
+            raise
+
+    def _commit_batch(self, state: _QueryState, rows: Any) -> None:
+        try:
             with self._lock:
-                if not state.is_over and not self.follower.stop.is_set():
+                if not (state.is_over or state.error or self.follower.stop.is_set()):
                     self._commit_rows(rows)
         except Exception as error:
             state.error = error
@@ -213,7 +231,7 @@ class StreamingFollower:
             # The chain changed between plan and read, or the batch does not fit the held blocks.
             self._catch_up(links[-1].block.number if links else 0)
         elif new:
-            follower.write(self._make_batch(rows, new), follower.reader.head())
+            self._write_blocks(rows, new)
 
     def _catch_up(self, number: int) -> None:
         """Read from the fork point, without Spark, up to the last block of Spark's offset."""
@@ -222,16 +240,22 @@ class StreamingFollower:
             if follower.recent.last and follower.recent.last.number >= number:
                 return
 
-    def _make_batch(self, rows: Any, new: Sequence[LinkedBlock]) -> BlockBatch:
-        first, last = new[0].block.number, self.follower.recent.last
-        new_rows = {
-            output.kind: [
-                _select_rows_from(first, batch) for batch in _list_slices(rows, output.kind)
-            ]
-            for output in self.follower.plan.outputs
-        }
-        orphaned = max(0, last.number - first + 1) if last else 0
-        return BlockBatch([link.block for link in new], new_rows, orphaned)
+    def _write_blocks(self, rows: Any, new: Sequence[LinkedBlock]) -> None:
+        """Write new blocks, as many per commit as the job says; a reorganisation in one commit."""
+        follower, head = self.follower, self.follower.reader.head()
+        last = follower.recent.last
+        orphaned = max(0, last.number - new[0].block.number + 1) if last else 0
+        size = len(new) if orphaned else follower.plan.batch
+        tables = {one.kind: _list_slices(rows, one.kind) for one in follower.plan.outputs}
+        for at in range(0, len(new), size):
+            blocks = [link.block for link in new[at : at + size]]
+            chosen = {
+                kind: [
+                    _select_rows(batch, blocks[0].number, blocks[-1].number) for batch in batches
+                ]
+                for kind, batches in tables.items()
+            }
+            follower.write(BlockBatch(blocks, chosen, orphaned), head)
 
 
 def _list_slices(rows: Any, table: str) -> list[Any]:
@@ -248,6 +272,10 @@ def _list_links(rows: Any) -> list[LinkedBlock]:
     ]
 
 
-def _select_rows_from(first: int, batch: Any) -> Any:
-    """The rows of block `first` and later."""
-    return batch.filter(pc.greater_equal(batch.column("block_number"), first))
+def _select_rows(batch: Any, first: int, last: int) -> Any:
+    """The rows of the blocks from `first` to `last`."""
+    numbers = batch.column("block_number")
+    if not len(numbers) or (first <= numbers[0].as_py() and numbers[-1].as_py() <= last):
+        return batch
+    chosen = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
+    return batch.filter(chosen)

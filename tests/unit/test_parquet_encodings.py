@@ -104,3 +104,41 @@ def test_files_have_field_ids_page_indexes_sort_order_and_dictionaries(tmp_path:
     token = "'" + "\\x01" * 20 + "'::BLOB"
     found = duckdb.sql(f"SELECT count(*) FROM '{tmp_path}/a.parquet' WHERE address = {token}")
     assert found.fetchall() == [(rows["address"].to_pylist().count(b"\x01" * 20),)]
+
+
+@pytest.mark.parametrize("is_archive", [False, True])
+@pytest.mark.parametrize("column", ["address", "topic0"])
+def test_a_query_for_an_absent_value_reads_the_dictionary_only(
+    tmp_path: Path, column: str, is_archive: bool
+) -> None:
+    """Statistics do not exclude the value, and there is no Bloom filter."""
+    random = np.random.default_rng(2)
+    values = [random.bytes(20) for _ in range(400)]
+    rows = pa.table(
+        {
+            "block_number": np.arange(100_000) // 150,
+            column: pa.array([values[n] for n in random.integers(0, 400, 100_000)], pa.binary()),
+        }
+    )
+    rows = pa.concat_tables([rows, rows])  # two row groups
+    absent = sorted(values)[200][:19] + b"\x00"
+    plain = tmp_path / "plain.parquet"
+    pq.write_table(rows, plain, use_dictionary=False, compression="zstd", row_group_size=100_000)
+    ours = write_file(tmp_path / "ours.parquet", rows, is_archive=is_archive)
+    sizes = {file: _count_bytes_read(file, column, absent) for file in (plain, ours)}
+    assert 10 * sizes[ours] < sizes[plain], sizes
+
+
+def _count_bytes_read(file: Path, column: str, value: bytes) -> int:
+    literal = "".join(f"\\x{byte:02X}" for byte in value)
+    query = f"SELECT count(*), max(block_number) FROM '{file}' WHERE {column} = '{literal}'::BLOB"
+    with duckdb.connect() as connection:
+        connection.execute("SELECT 1").fetchall()
+        before = _read_counter()
+        assert connection.execute(query).fetchall() == [(0, None)]
+        return _read_counter() - before
+
+
+def _read_counter() -> int:
+    """Bytes that this process has read from files."""
+    return int(Path("/proc/self/io").read_text().split()[1])

@@ -63,21 +63,52 @@ def compaction(bench: Bench, name: str) -> Attempt:
     return bench.claimed(task_id)
 
 
-def test_a_compaction_keeps_the_verification_and_must_keep_every_row(shared: Bench) -> None:
-    name = f"c_{uuid4().hex[:12]}"
-    reply = shared.user.post("/v1/dags", json={"text": _DAG.format(name=name)})
+def publish_inputs(bench: Bench, name: str, *changes: dict[str, Any]) -> None:
+    """Deploy the DAG and publish two partitions of ten blocks, with these changes of their markers."""
+    reply = bench.user.post("/v1/dags", json={"text": _DAG.format(name=name)})
     assert reply.status_code == 200, reply.text
     body = {"dag": name, "job": "request", "start": 0, "end": 19}
-    assert shared.user.post("/v1/triggers", json=body).status_code == 200
-    shared.live.drain()
+    assert bench.user.post("/v1/triggers", json=body).status_code == 200
+    bench.live.drain()
     query = {"dag": name, "job": "work", "status": "Queued"}
-    for item in shared.user.get("/v1/tasks", params=query).json()["items"]:
-        attempt = shared.claimed(item["task_id"])
+    for item in bench.user.get("/v1/tasks", params=query).json()["items"]:
+        attempt = bench.claimed(item["task_id"])
         start = attempt.scope["start"]
-        level = "roots" if start else "bloom"
-        # The sums of both partitions are larger than 2^256 together.
-        changes = {"verified": verified(start, start + 9, level)}
-        assert publish(shared, attempt, 2**256 - 1 - start, **changes).status_code == 200
+        proof = verified(start, start + 9, "roots" if start else "bloom")
+        marker = {"verified": proof, **changes[start // 10]}
+        assert publish(bench, attempt, 2**256 - 1 - start, **marker).status_code == 200
+
+
+def test_a_compaction_of_partitions_with_different_columns_keeps_the_verification(
+    shared: Bench,
+) -> None:
+    name = f"c_{uuid4().hex[:12]}"
+    every = [{"name": name, "type": "bigint"} for name in ("n", "added")]
+    publish_inputs(shared, name, {"schema": every[:1]}, {"schema": every})
+    attempt = compaction(shared, name)
+    narrow, wide = 2**256 - 1, 2**256 - 11
+
+    def send(narrow: int, wide: int) -> httpx.Response:
+        sums = [
+            {"columns": ["added", "n"], "row_sum": f"{wide:064x}"},
+            {"columns": ["n"], "row_sum": f"{narrow:064x}"},
+        ]
+        return publish(shared, attempt, 77, schema=every, row_sums=sums)
+
+    for wrong in ((narrow - 1, wide), (narrow, wide - 1), (wide, narrow)):
+        refused = send(*wrong)
+        assert (refused.status_code, refused.json()["code"]) == (409, "rows_changed")
+    assert send(narrow, wide).status_code == 200
+    [large] = shared.user.get(f"/v1/datasets/{name}_large/certificates").json()["items"]
+    assert large["verified"]["level"] == "bloom" and large["verified"]["last_hash"] == block_hash(
+        19
+    )
+
+
+def test_a_compaction_keeps_the_verification_and_must_keep_every_row(shared: Bench) -> None:
+    name = f"c_{uuid4().hex[:12]}"
+    # The sums of both partitions are larger than 2^256 together.
+    publish_inputs(shared, name, {}, {})
 
     small = shared.user.get(f"/v1/datasets/{name}_small/certificates").json()
     assert [c["partition_key"] for c in small["items"]] == ["0-9", "10-19"]

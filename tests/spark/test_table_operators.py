@@ -269,6 +269,23 @@ def test_jobs_read_nulls_where_older_partitions_lack_a_column(
     assert {row["block_number"] for row in rows(objects, only, "answer")} == {*range(10, 20)}
 
 
+def test_a_compaction_proves_the_rows_of_partitions_with_fewer_columns(
+    runner: SparkRunner, objects: Path, mixed: list[TaskPayload]
+) -> None:
+    payload = _compact(SCOPE, as_input(*mixed, name="transactions"))
+    runner.run(payload)
+    made = marker(objects, payload, "answer")
+    parts = [marker(objects, one, "transactions") for one in mixed]
+    inputs = [RowSet(part["row_sum"], part["schema"]) for part in parts]
+    assert len({len(part["schema"]) for part in parts}) == 2
+    by_columns = [(one["columns"], one["row_sum"]) for one in made["row_sums"]]
+    rows_of = RowSet(made["row_sum"], made["schema"], by_columns)
+    assert keeps_all_rows(rows_of, inputs)
+    for wrong in (inputs[:2], inputs[1:], [*inputs, inputs[1]], [inputs[0], inputs[2]]):
+        assert not keeps_all_rows(rows_of, wrong)
+    assert not keeps_all_rows(replace(rows_of, by_columns=None), inputs)
+
+
 def test_the_same_range_compacted_twice_gives_the_same_bytes(
     runner: SparkRunner, objects: Path, ingested: list[TaskPayload]
 ) -> None:

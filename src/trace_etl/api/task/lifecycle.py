@@ -341,6 +341,13 @@ class SuccessFile(Reply):
     """SHA-256 of the bytes of the file."""
 
 
+class RowSumOfColumns(Reply):
+    """The row sum of the rows that were copied from files with these columns, without other columns."""
+
+    columns: list[str]
+    row_sum: Sha256
+
+
 class SuccessMarker(Reply):
     """The content of `_SUCCESS`: the written files, with their rows and bytes."""
 
@@ -354,5 +361,7 @@ class SuccessMarker(Reply):
     """Hash of the rows of all files, in any order."""
     row_sum: Sha256 | None = None
     """The sum of the hashes of the rows: that of a union is the sum of those of its parts."""
+    row_sums: list[RowSumOfColumns] | None = None
+    """The row sums by the columns of the files that the rows were copied from, if some lack columns."""
     made_from: list[str] | None = None
     """Digests of the input partitions, if the rows are aggregates to which others can be added."""

@@ -70,6 +70,9 @@ def _verify(
         verified=marker.verified.model_dump() if marker.verified else None,
         content_hash=marker.content_hash,
         row_sum=marker.row_sum,
+        row_sums=None
+        if marker.row_sums is None
+        else [(one.columns, one.row_sum) for one in marker.row_sums],
         files=[file.model_dump() for file in marker.files],
     )
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from trace_etl.objects.store import ObjectStore, ObjectWriter
 from trace_etl.proof.content_hash import ContentHash, RowHasher
 from trace_etl.proof.row_encoding import UnknownType
 from trace_etl.spark.io.encodings import choose_encodings
+from trace_etl.spark.io.scan import find_columns_of_file
 
 ROW_GROUP_ROWS = 100_000
 ROW_GROUP_BYTES = 64 * 1024 * 1024  # limits the memory that wide rows take
@@ -34,6 +35,10 @@ class WrittenFile:
     bytes: int
     sha256: str | None = None
     """SHA-256 of the bytes of the file, as hexadecimal text."""
+    row_sums: Sequence[Mapping[str, Any]] | None = None
+    """The columns and row sum of the rows from each kind of file, if rows of files with fewer columns were
+    copied. See `RowSumOfColumns`.
+    """
     content: ContentHash | None = None
     """Hashes of its rows. None: the file is a text, or a column has a type without a canonical encoding."""
 
@@ -70,6 +75,7 @@ class ParquetFile:
         self._is_archive = is_archive
         self._sorted_by = sorted_by
         self._hasher = _open_hasher(schema)
+        self._narrow = _NarrowRows(schema)
         self._writer: Any = None
         self._held: list[Any] = []
         self._held_rows = self._held_bytes = self._rows = 0
@@ -78,6 +84,7 @@ class ParquetFile:
         """Write a batch, now or with later ones. Raises StorageFull or StorageUnwritable."""
         if self._hasher is not None:
             self._hasher.add(batch)
+            self._narrow.add(batch)
         self._held.append(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
@@ -91,7 +98,10 @@ class ParquetFile:
             self._writer.close()
         content = self._hasher.finish() if self._hasher is not None else None
         size = self._output.commit()
-        return WrittenFile(self._output.name, self._rows, size, self._stream.sha256, content)
+        row_sums = self._narrow.split(content) if content is not None else None
+        return WrittenFile(
+            self._output.name, self._rows, size, self._stream.sha256, row_sums, content
+        )
 
     def discard(self) -> None:
         """Keep pyarrow from writing a footer when the writer is garbage-collected."""
@@ -142,6 +152,38 @@ class ParquetFile:
             rest.num_rows,
             rest.nbytes,
         )
+
+
+class _NarrowRows:
+    """Hashes rows from files that lack columns also without these: so their own certificates do."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._wide: RowHasher | None = None
+        """All columns of these rows."""
+        self._by_columns: dict[tuple[str, ...], RowHasher] = {}
+
+    def add(self, batch: Any) -> None:
+        names = find_columns_of_file(batch)
+        missing = set(self._schema.names) - set(names or self._schema.names)
+        if names is None or any(batch.column(n).null_count < len(batch) for n in missing):
+            return  # a value in a column that the file lacks changes the row sum
+        part = batch.select(names)
+        if self._wide is None:
+            self._wide = RowHasher(self._schema)
+        self._wide.add(batch)
+        hasher = self._by_columns.setdefault(tuple(names), RowHasher(part.schema))
+        hasher.add(part)
+
+    def split(self, whole: ContentHash) -> list[dict[str, Any]] | None:
+        """Return the row sum of the rows from each kind of file; None if all have all columns."""
+        if self._wide is None:
+            return None
+        rest = (int(whole.row_sum, 16) - int(self._wide.finish().row_sum, 16)) % 2**256
+        sums = [{"columns": list(self._schema.names), "row_sum": f"{rest:064x}"}]
+        for names, hasher in self._by_columns.items():
+            sums.append({"columns": list(names), "row_sum": hasher.finish().row_sum})
+        return sums
 
 
 class HashingStream:

@@ -3,6 +3,7 @@
 Reading through the JVM converts every row twice, which work on Arrow batches does not need.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ import pyarrow.dataset as ds
 from trace_etl.objects.store import ObjectStore
 
 _BATCH_ROWS = 50_000
+_OF_FILE = b"trace:columns"  # metadata of batches: the columns of their file, if it lacks some
 _OPERATORS = {"=": eq, ">=": ge, ">": gt, "<=": le, "<": lt}
 
 
@@ -82,7 +84,7 @@ class Scan:
 
     def _read_group(self, group: Any, condition: Any) -> Any:
         if self.columns is None:
-            return group.to_table(schema=self.schema, filter=condition)
+            return _note_columns(group, group.to_table(schema=self.schema, filter=condition))
         chosen = [name for name in self.schema.names if name in self.columns]
         table = group.to_table(schema=self.schema, filter=condition, columns=chosen)
         return pa.table(
@@ -108,3 +110,18 @@ class Scan:
         return reduce(
             lambda left, right: left & right, [limit.expression() for limit in self.limits]
         )
+
+
+def _note_columns(group: Any, rows: Any) -> Any:
+    """Keep which columns the file has, if it lacks some of the schema: they are null in its rows."""
+    present = set(group.physical_schema.names)
+    names = [name for name in rows.schema.names if name in present]
+    if len(names) == len(rows.schema.names):
+        return rows
+    return rows.replace_schema_metadata({_OF_FILE: json.dumps(names).encode()})
+
+
+def find_columns_of_file(batch: Any) -> list[str] | None:
+    """Return the columns that the file of a batch has; None if it has all."""
+    noted = (batch.schema.metadata or {}).get(_OF_FILE)
+    return None if noted is None else json.loads(noted)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from trace_etl.api.task.events import Invalidation
-from trace_etl.api.task.lifecycle import SuccessFile, SuccessMarker
+from trace_etl.api.task.lifecycle import RowSumOfColumns, SuccessFile, SuccessMarker
 from trace_etl.api.task.payload import Storage
 from trace_etl.api.task.verification import Disconnected, VerifiedRange, join_ranges
 from trace_etl.objects.markers import write_marker
@@ -223,6 +223,9 @@ def mark_success(
         verified=verified,
         content_hash=written.content.content_hash if written.content else None,
         row_sum=written.content.row_sum if written.content else None,
+        row_sums=None
+        if written.row_sums is None
+        else [RowSumOfColumns.model_validate(one) for one in written.row_sums],
         made_from=None if made_from is None else list(made_from),
     )
     write_marker(target.store, target.storage.ref(), marker)

@@ -7,7 +7,7 @@ from typing import Any
 from trace_etl.api.task.verification import Disconnected, VerifiedRange, join_ranges
 from trace_etl.model.errors import RowsChanged
 from trace_etl.model.task import Fence
-from trace_etl.policy.commit.kept_rows import RowSet, keeps_all_rows, sort_columns
+from trace_etl.policy.commit.kept_rows import RowSet, has_equal_columns, keeps_all_rows
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all
 from trace_etl.state.partitions.new_partition import NewPartition
@@ -48,8 +48,9 @@ async def prove_kept_rows(
 ) -> list[NewPartition]:
     """Compare outputs with the partitions they were made from, and give them their verification.
 
-    Outputs whose inputs cannot be compared are returned unchanged: other columns, only parts of input
-    partitions, inputs of an older release or that were rewritten meanwhile. Raises RowsChanged.
+    Outputs whose inputs cannot be compared are returned unchanged: only parts of input partitions, inputs
+    of an older release or that were rewritten meanwhile, other columns if the writer did not report the
+    sums of their rows. Raises RowsChanged.
     """
     values = {
         "task_id": fence.task_id,
@@ -66,8 +67,11 @@ async def prove_kept_rows(
 def _prove(item: NewPartition, inputs: Sequence[_InputPartition]) -> NewPartition:
     if not _is_comparable(item, inputs):
         return item
-    rows = RowSet(item.row_sum, item.columns)
-    if not keeps_all_rows(rows, [RowSet(row.row_sum, row.columns) for row in inputs]):
+    rows = RowSet(item.row_sum, item.columns, item.row_sums)
+    parts = [RowSet(row.row_sum, row.columns) for row in inputs]
+    if item.row_sums is None and not has_equal_columns(rows, parts):
+        return item
+    if not keeps_all_rows(rows, parts):
         keys = ", ".join(row.partition_key for row in inputs[:3])
         raise RowsChanged(
             f"partition {item.partition_key} does not have exactly the rows of its inputs ({keys}"
@@ -80,13 +84,11 @@ def _prove(item: NewPartition, inputs: Sequence[_InputPartition]) -> NewPartitio
 def _is_comparable(item: NewPartition, inputs: Sequence[_InputPartition]) -> bool:
     if item.span is None or item.row_sum is None or not inputs:
         return False
-    columns = sort_columns(item.columns)
     return all(
         row.is_seen
         and row.row_sum is not None
         and item.span.start <= row.range_start
         and row.range_end <= item.span.end
-        and sort_columns(row.columns) == columns
         for row in inputs
     )
 

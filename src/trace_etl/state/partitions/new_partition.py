@@ -28,6 +28,8 @@ class NewPartition:
     """What was verified of the blocks, if they were read from a chain."""
     content_hash: str | None = None
     row_sum: str | None = None
+    row_sums: list[tuple[list[str], str]] | None = None
+    """The row sums by the columns of the files that the rows were copied from, if some lack columns."""
     files: list[dict[str, Any]] | None = None
     """Name, rows, bytes and SHA-256 of each file."""
 

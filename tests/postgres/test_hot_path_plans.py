@@ -470,6 +470,29 @@ async def test_receiving_from_the_queue_does_not_read_hidden_messages(
         assert find_faults(query, plan) == []
 
 
+async def test_sending_reads_no_waiting_messages_of_other_jobs(busy: Bench, stage: str) -> None:
+    if stage != "old":
+        pytest.skip("a small queue is read as fast by a sequential scan")
+    async with await Connection.connect(busy.live.dsns.queue, autocommit=True) as conn:
+        groups = await (
+            await conn.execute(
+                "SELECT group_key FROM queue.messages GROUP BY 1 ORDER BY count(*) DESC LIMIT 1"
+            )
+        ).fetchall()
+    sent = [groups[0][0], "new", None]
+    values = {
+        "queues": ["ecs_python"] * 3,
+        "bodies": ["{}"] * 3,
+        "groups": sent,
+        "positions": [5, 6, None],
+        "bulk": False,
+        "channels": ["queue_ecs_python"],
+    }
+    ran = [RecordedStatement(pgqueue._SEND, values)]
+    ((query, plan),) = await plans(busy.live.dsns.queue, "", ran)
+    assert find_faults(query, plan) == []
+
+
 async def test_find_faults_detects_a_sequential_scan(busy: Bench) -> None:
     ran = [RecordedStatement("SELECT 1 FROM tasks WHERE worker_id = %s", ("unknown",))]
     ((query, plan),) = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -196,10 +196,12 @@ def test_urgent_messages_are_received_before_bulk_messages(
     assert [sorted(m.body["n"] for m in messages) for messages in taken] == [[1, 4, 5], [2, 3], []]
 
 
-def send_for(dsns: Dsns, group: str, numbers: range) -> None:
+def send_for(dsns: Dsns, group: str, numbers: Sequence[int], *, in_place: bool = False) -> None:
     messages = [(QUEUE, {"n": f"{group}{n}"}) for n in numbers]
-    groups = [group] * len(messages)
-    produce(dsns.queue, lambda producer: producer.send(messages, groups=groups))
+    groups, positions = [group] * len(messages), list(numbers) if in_place else None
+    produce(
+        dsns.queue, lambda producer: producer.send(messages, groups=groups, positions=positions)
+    )
 
 
 def receive_names(consumer: PgConsumer, limit: int) -> list[str]:
@@ -221,6 +223,19 @@ def test_groups_take_turns_and_each_keeps_its_order(dsns: Dsns, consumer: PgCons
     send_for(dsns, "c", range(3))
     send_for(dsns, "b", range(2, 3))
     assert receive_names(consumer, 8) == ["a4", "c0", "b2", "a5", "c1", "a6", "c2", "a7"]
+
+
+def test_messages_of_earlier_data_do_not_wait_behind_later_data_of_their_group(
+    dsns: Dsns, consumer: PgConsumer
+) -> None:
+    send_for(dsns, "a", range(10, 18), in_place=True)
+    send_for(dsns, "b", range(20, 24), in_place=True)
+    assert receive_names(consumer, 2) == ["a10", "b20"]
+    send_for(dsns, "b", [3, 19, 1], in_place=True)
+    assert receive_names(consumer, 8) == ["a11", "b21", "b1", "a12", "b22", "b3", "a13", "b23"]
+    # Without later data that waits, a message takes the next turn of its group.
+    send_for(dsns, "b", [2, 25], in_place=True)
+    assert receive_names(consumer, 7) == ["b19", "b2", "a14", "b25", "a15", "a16", "a17"]
 
 
 def test_a_consumer_that_disappears_is_lost_until_it_connects_again(dsns: Dsns) -> None:

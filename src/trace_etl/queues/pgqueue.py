@@ -51,6 +51,12 @@ DO $$ BEGIN
         DROP INDEX IF EXISTS queue.messages_urgent;
     END IF;
 END $$;
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'queue.messages'::regclass
+                      AND attname = 'position') THEN
+        ALTER TABLE queue.messages ADD position bigint;
+    END IF;
+END $$;
 -- Lets a worker find urgent messages behind a hundred thousand bulk messages of a rebuild.
 CREATE INDEX IF NOT EXISTS messages_in_turn ON queue.messages (bulk, turn, message_id);
 CREATE INDEX IF NOT EXISTS messages_of_group ON queue.messages (group_key, bulk, turn)
@@ -127,12 +133,22 @@ def _name_channel(queue: str) -> str:
 
 
 # Groups take turns. The messages of a group have consecutive turns. They begin after the turn of the
-# group's last message, and not before the turn that is received next.
+# group's last message, and not before the turn that is received next. Messages whose position is before
+# that of the group's last message are late: they are a group of their own.
 _SEND = """
-WITH sending AS MATERIALIZED (
-    SELECT q, b, g, n, row_number() OVER (PARTITION BY g ORDER BY n) AS place
-      FROM unnest(%(queues)s::text[], %(bodies)s::jsonb[], %(groups)s::text[])
-        WITH ORDINALITY AS m (q, b, g, n)
+WITH given AS MATERIALIZED (
+    SELECT m.* FROM unnest(%(queues)s::text[], %(bodies)s::jsonb[], %(groups)s::text[],
+                           %(positions)s::bigint[])
+      WITH ORDINALITY AS m (q, b, g, p, n)
+), last AS MATERIALIZED (
+    SELECT g, (SELECT m.position FROM queue.messages m
+                WHERE m.group_key = g AND m.bulk = %(bulk)s ORDER BY m.turn DESC LIMIT 1) AS p
+      FROM (SELECT DISTINCT g FROM given WHERE p IS NOT NULL) groups
+), chosen AS MATERIALIZED (
+    SELECT s.q, s.b, s.p, s.n, CASE WHEN s.p < l.p THEN s.g || ':late' ELSE s.g END AS g
+      FROM given s LEFT JOIN last l ON l.g = s.g
+), sending AS MATERIALIZED (
+    SELECT *, row_number() OVER (PARTITION BY g ORDER BY p, n) AS place FROM chosen
 ), next AS (
     SELECT coalesce((SELECT turn - 1 FROM queue.messages
                       WHERE bulk = %(bulk)s AND turn > 0 AND visible_at <= now()
@@ -142,8 +158,8 @@ WITH sending AS MATERIALIZED (
                                     WHERE m.group_key = g AND m.bulk = %(bulk)s)) AS turn
       FROM (SELECT DISTINCT g FROM sending WHERE g IS NOT NULL) groups CROSS JOIN next
 ), sent AS (
-    INSERT INTO queue.messages (queue, body, bulk, group_key, turn)
-    SELECT s.q, s.b, %(bulk)s, s.g, coalesce(t.turn + s.place, 0)
+    INSERT INTO queue.messages (queue, body, bulk, group_key, position, turn)
+    SELECT s.q, s.b, %(bulk)s, s.g, s.p, coalesce(t.turn + s.place, 0)
       FROM sending s LEFT JOIN begins t ON t.g = s.g ORDER BY s.n
 )
 SELECT pg_notify(c, '') FROM unnest(%(channels)s::text[]) AS c
@@ -186,6 +202,7 @@ class PgProducer:
         messages: Sequence[tuple[str, Mapping[str, Any]]],
         *,
         groups: Sequence[str | None] | None = None,
+        positions: Sequence[int | None] | None = None,
         bulk: bool = False,
     ) -> None:
         queues = [queue for queue, _ in messages]
@@ -193,6 +210,7 @@ class PgProducer:
             "queues": queues,
             "bodies": [Jsonb(body) for _, body in messages],
             "groups": list(groups) if groups is not None else [None] * len(messages),
+            "positions": list(positions) if positions is not None else [None] * len(messages),
             "bulk": bulk,
             "channels": [_name_channel(queue) for queue in sorted(set(queues))],
         }

@@ -67,12 +67,15 @@ class QueueProducer(Protocol):
         messages: Sequence[tuple[str, Mapping[str, Any]]],
         *,
         groups: Sequence[str | None] | None = None,
+        positions: Sequence[int | None] | None = None,
         bulk: bool = False,
     ) -> None:
         """Send (queue, body) pairs. Consumers receive `bulk` messages after all others.
 
         Messages of different groups are received in turns, those of one group in order, as far as
-        the queue service supports it. `groups` has the group of each message.
+        the queue service supports it. `groups` has the group of each message. `positions` has its
+        place among the data of the group: messages of earlier data, sent after messages of later data
+        that still wait, do not wait behind these.
         """
         ...
 

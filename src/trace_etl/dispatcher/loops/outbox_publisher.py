@@ -130,7 +130,8 @@ class OutboxPublisher:
             if group := [i for i in queued if i.bulk is bulk]:
                 messages = [(self._find_queue(i), {"task_id": str(i.subject)}) for i in group]
                 turns = [_choose_group(row) for row in group]
-                await self.queue.send(messages, groups=turns, bulk=bulk)
+                positions = [row.range_start for row in group]
+                await self.queue.send(messages, groups=turns, positions=positions, bulk=bulk)
         await self._delete_performed(rows)
 
     def _find_queue(self, row: LeasedRow) -> str:
@@ -170,7 +171,8 @@ class OutboxPublisher:
 def _choose_group(row: LeasedRow) -> str | None:
     """Jobs take turns: work downstream starts before the last task upstream.
 
-    Retries take turns of their own: their data is older than what the job has not started yet.
+    Retries take turns of their own: their data is older than what the job has not started yet. So do
+    tasks of blocks before those of tasks that already wait; the queue finds these by their positions.
     """
     if row.job_id is None:
         return None

@@ -123,5 +123,6 @@ def _note_columns(group: Any, rows: Any) -> Any:
 
 def find_columns_of_file(batch: Any) -> list[str] | None:
     """Return the columns that the file of a batch has; None if it has all."""
-    noted = (batch.schema.metadata or {}).get(_OF_FILE)
+    metadata: dict[bytes, bytes] = batch.schema.metadata or {}
+    noted = metadata.get(_OF_FILE)
     return None if noted is None else json.loads(noted)

@@ -110,7 +110,7 @@ class Verifier:
         """Check the logs of eth_getLogs, which come without receipts."""
         numbers = np.asarray(parse_integers(chunk.logs.field("blockNumber")))
         first = int(chunk.blocks.field("number")[0].as_py(), 16)
-        blooms = compute_blooms(chunk.logs, numbers - first, len(chunk.blocks))
+        blooms: Any = compute_blooms(chunk.logs, numbers - first, len(chunk.blocks))
         if self._rules.has_state_sync:
             # Logs of state syncs are not in the header's filter, and cannot be distinguished here.
             headers = _parse_blooms(chunk.blocks)

@@ -25,6 +25,8 @@ class LeasedRow:
     """Whether this is the wake-up of a bulk task."""
     job_id: UUID | None = None
     """The job of the task that this wakes up."""
+    range_start: int | None = None
+    """The first block of that task."""
     is_retry: bool = False
     """Whether an attempt of this task has failed."""
     never_ends: bool = False
@@ -42,12 +44,13 @@ WITH due AS (
       FROM due WHERE o.outbox_id = due.outbox_id
     RETURNING o.*
 )
-SELECT outbox_id, kind, target, subject, body, tries, coalesce(t.bulk, false) AS bulk, t.job_id,
+SELECT outbox_id, kind, target, subject, body, tries, coalesce(t.bulk, false) AS bulk, t.job_id, t.range_start,
        coalesce(t.attempt > 1, false) AS is_retry,
        coalesce(starts_with(t.dedupe_key, 'always_on:'), false) AS never_ends
   FROM leased CROSS JOIN (SELECT set_config('synchronous_commit', 'off', true)) no_wait
   LEFT JOIN LATERAL (
-       SELECT bulk, job_id, attempt, dedupe_key FROM tasks WHERE kind = 'wake_up' AND task_id = subject) t ON true
+       SELECT bulk, job_id, range_start, attempt, dedupe_key FROM tasks
+        WHERE kind = 'wake_up' AND task_id = subject) t ON true
 """
 
 

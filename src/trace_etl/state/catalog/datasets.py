@@ -45,21 +45,12 @@ WITH page AS (
      LIMIT %(limit)s
 )
 SELECT page.name, dag, job, output, dataset_uuid, dataset_version, write_mode, read_roles, c.*,
-       (SELECT concat_ws('.', j.name, h.output_name) FROM datasets h JOIN jobs j USING (job_id)
-         WHERE h.dataset_uuid = page.hot_dataset_uuid) AS hot,
-       ARRAY(SELECT concat_ws('.', g.name, j.name, w.output_name)
-               FROM dataset_producers w JOIN jobs j USING (job_id) JOIN dags g USING (dag_id)
-              WHERE w.dataset_uuid = page.dataset_uuid ORDER BY 1) AS producers
+       output_of(hot_dataset_uuid) AS hot, producers_of(dataset_uuid) AS producers,
+       first_block(dataset_version) AS range_start, last_block(dataset_version) AS range_end
   FROM page CROSS JOIN LATERAL (
        SELECT coalesce(sum(t.partitions), 0)::bigint AS partitions,
               coalesce(sum(t.row_count), 0)::bigint AS row_count,
               coalesce(sum(t.byte_count), 0)::bigint AS byte_count,
-              (SELECT range_start FROM partitions p
-                WHERE p.dataset_version = page.dataset_version AND range_start IS NOT NULL
-                ORDER BY range_start LIMIT 1) AS range_start,
-              (SELECT range_end FROM partitions p
-                WHERE p.dataset_version = page.dataset_version AND range_start IS NOT NULL
-                ORDER BY range_start DESC LIMIT 1) AS range_end,
               (SELECT committed_at FROM partitions p
                 WHERE p.dataset_version = page.dataset_version
                 ORDER BY commit_xid DESC LIMIT 1) AS updated_at
@@ -97,14 +88,8 @@ async def get_dataset(conn: Conn, org_id: UUID, name: str) -> DatasetItem:
 _OUTLINE = """
 SELECT p.name, g.name AS dag, j.name AS job, w.output_name AS output, d.dataset_uuid,
        d.dataset_version, p.write_mode, p.read_roles,
-       (SELECT concat_ws('.', j.name, h.output_name) FROM datasets h JOIN jobs j USING (job_id)
-         WHERE h.dataset_uuid = p.hot_dataset_uuid) AS hot,
-       ARRAY(SELECT concat_ws('.', og.name, oj.name, o.output_name)
-               FROM dataset_producers o JOIN jobs oj USING (job_id) JOIN dags og USING (dag_id)
-              WHERE o.dataset_uuid = d.dataset_uuid ORDER BY 1) AS producers,
-       (SELECT range_start FROM partitions q
-         WHERE q.dataset_version = d.dataset_version AND range_start IS NOT NULL
-         ORDER BY range_start LIMIT 1) AS range_start,
+       output_of(p.hot_dataset_uuid) AS hot, producers_of(d.dataset_uuid) AS producers,
+       first_block(d.dataset_version) AS range_start,
        last.range_end, last.committed_at AS updated_at, last.columns
   FROM publications p JOIN datasets d USING (dataset_uuid)
   JOIN dataset_producers w ON w.dataset_uuid = d.dataset_uuid

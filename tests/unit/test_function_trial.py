@@ -87,7 +87,11 @@ exports.handler = async (event) => {
 @pytest.mark.skipif(os.geteuid() != 0, reason="`reduced` needs root")
 def test_a_function_without_namespaces_does_the_same(tmp_path: Path) -> None:
     (tmp_path / "rule.js").write_text(NODE_RULE)
-    trial, _ = run(tmp_path, "ecs_udf_ts", isolation="reduced")
+    before = os.umask(0o077)  # as in a stack
+    try:
+        trial, _ = run(tmp_path, "ecs_udf_ts", isolation="reduced")
+    finally:
+        os.umask(before)
     assert trial.error is None, trial.error
     assert trial.output == b"found 2\n"
     assert trial.published == {"alerts": [{"n": 7}, {"n": 8}]}

@@ -91,6 +91,7 @@ def _copy(entry: Shown, root: Path) -> Path:
         shutil.copytree(entry.source, target)
     else:
         shutil.copy(entry.source, target)
-    for path in (target, *target.rglob("*")):
+    above = [path for path in target.parents if path.is_relative_to(root)]  # as the umask made them
+    for path in (target, *target.rglob("*"), *above):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
     return target

@@ -70,6 +70,27 @@ def test_a_caller_can_ask_for_less_but_not_for_more(shared: Bench, consumer: Att
         assert reply.json()["errors"][0]["field"] == "read_prefixes"
 
 
+def test_a_worker_gets_credentials_of_whole_generations_for_an_operator(
+    shared: Bench, consumer: Attempt
+) -> None:
+    [refused] = [credentials(shared, consumer, generations=True)]
+    assert refused.status_code == 401, refused.text  # a function has no worker token
+    body = {**consumer.fence, "generations": True}
+    headers = {"X-Trace-Task-Capability": consumer.token, **shared.worker_headers}
+    reply = shared.http.post("/v1/task/credentials", json=body, headers=headers)
+    assert reply.status_code == 200, reply.text
+    made = reply.json()
+    [partition, *_] = credentials(shared, consumer).json()["read_prefixes"]
+    [read] = consumer.claimed["task"]["inputs"]
+    generation = f"/{read['dataset_uuid']}/{read['dataset_version']}/"
+    assert made["read_prefixes"][0].endswith(generation)
+    assert partition.startswith(made["read_prefixes"][0])
+    assert partition not in made["read_prefixes"]  # one prefix, however many partitions
+    assert set(made["write_prefixes"]) < set(made["read_prefixes"])
+    lease_end = shared.row(consumer.task_id)["lease_expires_at"]
+    assert datetime.fromisoformat(made["expires_at"]) > lease_end
+
+
 def test_a_stale_or_foreign_fence_gets_no_credentials(shared: Bench, consumer: Attempt) -> None:
     other = shared.attempt()
     assert credentials(shared, consumer, token=other.token).status_code == 403

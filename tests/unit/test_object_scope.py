@@ -129,7 +129,7 @@ def allows(policy: str, action: str, resource: str, listed: str | None = None) -
         patterns = [patterns] if isinstance(patterns, str) else patterns
         condition: dict[str, Any] = statement["Condition"]
         assert condition["DateLessThan"] == {"aws:CurrentTime": "2026-01-02T03:04:05Z"}
-        if statement["Action"] != action:
+        if action not in [statement["Action"], *statement["Action"]]:
             continue
         if not any(_matches(resource, pattern) for pattern in patterns):
             continue
@@ -170,6 +170,20 @@ def test_listing_is_granted_on_request_only() -> None:
     scope = ObjectScope.parse(["s3://bucket/a/"], [])
     assert "ListBucket" not in session_policy(scope, ends_at=END)
     assert json.loads(session_policy(ObjectScope((), ()), ends_at=END))["Statement"] == []
+
+
+def test_a_wider_scope_has_fewer_prefixes_and_contains_the_narrow_one() -> None:
+    urls = [f"s3://bucket/root/cold/datasets/{n}/v/t/1/" for n in range(40)]
+    narrow = ObjectScope.parse(urls, [*urls, "s3://bucket/root/scratch/org/t/1/"])
+    with pytest.raises(PolicyTooLong):
+        session_policy(narrow, ends_at=END)
+    wide = narrow.widen(("cold/datasets/", "buffers/"))
+    assert [p.url for p in wide.reads] == ["s3://bucket/root/cold/datasets/"]
+    assert [p.url for p in wide.writes] == [
+        "s3://bucket/root/cold/datasets/",
+        "s3://bucket/root/scratch/org/t/1/",
+    ]
+    session_policy(wide, ends_at=END)
 
 
 def test_prefixes_that_do_not_fit_are_refused_and_never_merged() -> None:

@@ -22,6 +22,7 @@ class StorageRef:
         return f"s3://{self.bucket}/{self.prefix}"
 
 
+DATASETS = "cold/datasets/"
 BUFFERS = "buffers/"
 SCRATCH = "scratch/"
 EXPORTS = "exports/"
@@ -32,7 +33,7 @@ POSTGRES = "postgres"
 
 def generation_prefix(dataset_uuid: UUID, dataset_version: UUID | str) -> str:
     """Return the prefix of all partitions of one generation of a dataset."""
-    return f"cold/datasets/{dataset_uuid}/{dataset_version}/"
+    return f"{DATASETS}{dataset_uuid}/{dataset_version}/"
 
 
 def buffer_prefix(dataset_uuid: UUID) -> str:

@@ -1,5 +1,7 @@
 """Options of the S3 client: endpoint, encryption, and where its credentials come from."""
 
+import os
+from collections.abc import Mapping
 from configparser import ConfigParser
 from configparser import Error as SyntaxFault
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential, S3Store
 
 _REREAD_AFTER = timedelta(minutes=1)  # credential files are rewritten when keys rotate
+_END = "trace_expires_at"
 _RETRY_TIMEOUT = timedelta(seconds=60)
 _MAX_RETRIES = 6
 
@@ -55,7 +58,7 @@ class S3Options:
             "access_key_id": section["aws_access_key_id"],
             "secret_access_key": section["aws_secret_access_key"],
             "token": section.get("aws_session_token"),
-            "expires_at": datetime.now(UTC) + _REREAD_AFTER,
+            "expires_at": _find_end(section),
         }
 
     def _make_config(self) -> Any:
@@ -75,6 +78,31 @@ class S3Options:
         if self.ca_file is not None:
             options["root_certificate"] = self.ca_file.read_bytes()
         return options
+
+
+def _find_end(section: Mapping[str, str]) -> datetime:
+    """Return until when credentials are used before the file is read again."""
+    reread = datetime.now(UTC) + _REREAD_AFTER
+    given = section.get(_END)
+    return min(reread, datetime.fromisoformat(given)) if given else reread
+
+
+def write_profile(
+    file: Path, *, key_id: str, secret: str, token: str, expires_at: datetime
+) -> None:
+    """Write temporary credentials, readable by the owner only. Readers see the old or the new file."""
+    lines = [
+        "[default]",
+        f"aws_access_key_id = {key_id}",
+        f"aws_secret_access_key = {secret}",
+        f"aws_session_token = {token}",
+        f"{_END} = {expires_at.isoformat()}",
+    ]
+    new = file.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with open(new, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
+        opened.write("\n".join(lines) + "\n")
+    new.replace(file)
 
 
 def read_profile(file: Path, profile: str) -> dict[str, str]:

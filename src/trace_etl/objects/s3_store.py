@@ -5,9 +5,10 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
@@ -45,6 +46,11 @@ class S3Store:
 
     def org_root(self, org_id: UUID) -> str:
         return f"{self.bucket}/{self.prefix}".removesuffix("/").replace(ORG, str(org_id))
+
+    def use_credentials(self, file: Path) -> "S3Store":
+        """Return this store with the credentials of a file."""
+        options = replace(self.options, credentials_file=file, profile="default")
+        return replace(self, options=options)
 
     def get(self, key: str) -> bytes:
         client, path = self._locate(key)

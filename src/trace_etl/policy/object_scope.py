@@ -87,12 +87,28 @@ class ObjectScope:
     def can_write(self, address: ObjectAddress) -> bool:
         return any(address.is_under(prefix) for prefix in self.writes)
 
+    def widen(self, parents: Sequence[str]) -> "ObjectScope":
+        """Return a scope of fewer prefixes: each is cut after the first of these parents in it."""
+        reads, writes = (
+            tuple(dict.fromkeys(_cut(prefix, parents) for prefix in prefixes))
+            for prefixes in (self.reads, self.writes)
+        )
+        return ObjectScope(reads, writes)
+
     def narrow(self, reads: Sequence[ObjectAddress]) -> "ObjectScope":
         """Return the same scope with fewer reads. Raises PermissionError if one is not granted."""
         for prefix in reads:
             if not self.can_read(prefix):
                 raise PermissionError(f"the token does not grant {prefix.url}")
         return ObjectScope(tuple(reads), self.writes)
+
+
+def _cut(prefix: ObjectAddress, parents: Sequence[str]) -> ObjectAddress:
+    for parent in parents:
+        head, found, _ = prefix.key.partition(parent)
+        if found:
+            return ObjectAddress(prefix.bucket, head + found)
+    return prefix
 
 
 def _parse_canonical(urls: Sequence[str]) -> tuple[ObjectAddress, ...]:
@@ -109,9 +125,11 @@ def session_policy(scope: ObjectScope, *, ends_at: datetime, can_list: bool = Fa
     STS sessions last at least 15 minutes, which is longer than a lease, so each statement has an end.
     """
     end = {"aws:CurrentTime": ends_at.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    both = [prefix for prefix in scope.writes if prefix in scope.reads]
     statements = [
-        _allow_objects("s3:GetObject", scope.reads, end),
-        _allow_objects("s3:PutObject", scope.writes, end),
+        _allow_objects(["s3:GetObject"], [p for p in scope.reads if p not in both], end),
+        _allow_objects(["s3:PutObject"], [p for p in scope.writes if p not in both], end),
+        _allow_objects(["s3:GetObject", "s3:PutObject"], both, end),
         *(_allow_listing(scope, end) if can_list else ()),
     ]
     document = {"Version": "2012-10-17", "Statement": [s for s in statements if s]}
@@ -125,13 +143,13 @@ def session_policy(scope: ObjectScope, *, ends_at: datetime, can_list: bool = Fa
 
 
 def _allow_objects(
-    action: str, prefixes: Sequence[ObjectAddress], end: dict[str, str]
+    actions: list[str], prefixes: Sequence[ObjectAddress], end: dict[str, str]
 ) -> dict[str, Any] | None:
     if not prefixes:
         return None
     resources = [f"arn:aws:s3:::{p.bucket}/{p.key}*" for p in dict.fromkeys(prefixes)]
     condition = {"DateLessThan": end}
-    return {"Effect": "Allow", "Action": action, "Resource": resources, "Condition": condition}
+    return {"Effect": "Allow", "Action": actions, "Resource": resources, "Condition": condition}
 
 
 def _allow_listing(scope: ObjectScope, end: dict[str, str]) -> list[dict[str, Any]]:

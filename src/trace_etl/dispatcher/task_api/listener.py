@@ -180,7 +180,10 @@ class InternalApi:
 
     async def _issue_credentials(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:
         caller = self._tokens.verify(_read_capability_token(headers))
-        minted = await self._minting.mint(_parse(CredentialsRequest, body), caller)
+        request = _parse(CredentialsRequest, body)
+        if request.generations:
+            self._workers.check(headers)
+        minted = await self._minting.mint(request, caller)
         return _make_json(minted)._replace(headers=((b"cache-control", b"no-store"),))
 
     async def _fetch_batches(self, headers: Headers, body: bytes, _: bytes) -> RpcAnswer:

@@ -9,7 +9,7 @@ from trace_etl.dispatcher.task_api.authorization.tokens import Capability
 from trace_etl.dispatcher.task_api.lifecycle import explain_refusal
 from trace_etl.model.errors import Forbidden
 from trace_etl.model.task import Fence
-from trace_etl.policy.object_scope import BadAddress, ObjectAddress, ObjectScope
+from trace_etl.policy.object_scope import BadAddress, ObjectAddress, ObjectScope, parse_prefix
 from trace_etl.state.db.pool import Conn, Pool
 from trace_etl.state.tasks import leases, read_grants
 
@@ -35,6 +35,23 @@ class AttemptScopes:
             return ObjectScope.parse([*reads.prefixes, scratch], [*outputs, scratch, export])
         except BadAddress as error:
             raise Forbidden(f"a prefix of the token is not canonical: {error}") from error
+
+    async def get_generations(self, caller: Capability) -> ObjectScope:
+        """Return the scope of an operator of the platform: fewer, longer prefixes. Raises Forbidden.
+
+        It reads the generations of its inputs, without the pinned partitions, which may be thousands.
+        """
+        narrow = await self.get(caller)
+        datasets = (await self._resolve(caller.reads)).datasets
+        generations = [
+            ObjectAddress(grant.storage_ref["bucket"], grant.storage_ref["prefix"])
+            for grant in datasets
+            if grant.table is None
+        ]
+        generations = [parse_prefix(address.url) for address in generations]
+        others = [p for p in narrow.reads if not any(p.is_under(g) for g in generations)]
+        reads = dict.fromkeys([*generations, *others, *narrow.writes])
+        return ObjectScope(tuple(reads), narrow.writes)
 
     async def _resolve(self, reads: Reads) -> Reads:
         if reads.sha256 is None:

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from trace_etl.api.task import events as event_bodies
 from trace_etl.api.task import lifecycle as bodies
+from trace_etl.api.task.credentials import Credentials, CredentialsRequest
 from trace_etl.http.clients.thread_safe_transport import ThreadSafeTransport
 from trace_etl.model.errors import TraceError
 from trace_etl.policy.retry import Backoff
@@ -165,6 +166,17 @@ class DispatcherClient(DispatcherConnection):
         text = body.model_dump_json()
         reply = self._retry(lambda: self._post("/v1/task/buffer-publish", text, headers), stop)
         return bodies.BufferPublishAccepted.model_validate_json(reply)
+
+    def credentials(self, body: CredentialsRequest, token: str, stop: Event) -> Credentials:
+        """Get credentials for the operator of an attempt, with retries. Raises Refused, Unreachable."""
+        headers = {"X-Trace-Task-Capability": token}
+        text = body.model_dump_json()
+
+        def post() -> bytes:
+            worker = {"X-Trace-Worker-Token": self._worker_token()}
+            return self._post("/v1/task/credentials", text, {**headers, **worker})
+
+        return Credentials.model_validate_json(self._retry(post, stop))
 
     def log(self, body: bodies.LogOutput, token: str, timeout: float) -> None:
         """Send a part of the output. Does not retry. Raises Unreachable, Refused."""

@@ -2,7 +2,6 @@
 
 import io
 import json
-import secrets as tokens
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,7 +88,7 @@ def stack(
             "s3_endpoint": aws.url,
             "s3_region": REGION,
         }
-        roles = {"sts_endpoint": aws.url, "credentials_role_arn": _make_role(aws)}
+        roles = {"sts_endpoint": aws.url, "credentials_role_arn": aws.make_role()}
         unused = tmp_path_factory.mktemp("unused")
         with (
             live(secrets, dsns, unused, **objects, **roles) as running,
@@ -110,20 +109,6 @@ def stack(
 def _make_user(aws: Ministack) -> dict[str, str]:
     actions = ["sts:AssumeRole", "s3:*"]
     return aws.make_user({"Effect": "Allow", "Action": actions, "Resource": "*"}).environment
-
-
-def _make_role(aws: Ministack) -> str:
-    name = f"role-{tokens.token_hex(6)}"
-    trust = {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
-    policy = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
-    made = aws.call("iam", "create_role", RoleName=name, AssumeRolePolicyDocument=_document(trust))
-    document = _document(policy)
-    aws.call("iam", "put_role_policy", RoleName=name, PolicyName="p", PolicyDocument=document)
-    return str(made["Role"]["Arn"])
-
-
-def _document(statement: dict[str, object]) -> str:
-    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
 from support.chain.chain_rows import as_json, expected
-from support.services.ministack import REGION, AwsKey, Ministack
+from support.services.ministack import REGION, AwsError, AwsKey, Ministack
 from support.services.whole_stack import connect
 from support.spark.dag_outputs import run_outputs
 from support.waiting import eventually
@@ -26,6 +27,7 @@ from trace_etl.devtools.devchain.rpc.server import start_server
 from trace_etl.lite import stack as lite
 from trace_etl.lite.credentials.keys import LOCAL_ORG
 from trace_etl.lite.home import Home
+from trace_etl.objects.s3_options import read_profile
 
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart" / "dag.yaml"
@@ -209,12 +211,38 @@ def make_key(aws: Ministack, bucket: str, prefix: str) -> AwsKey:
     return aws.make_user(
         {"Effect": "Allow", "Action": actions, "Resource": f"{arn}/{prefix}/{LOCAL_ORG}/*"},
         {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": arn},
+        {"Effect": "Allow", "Action": "sts:AssumeRole", "Resource": "*"},
     )
 
 
 def make_environment(aws: Ministack, key: AwsKey) -> dict[str, str]:
     s3 = {**key.environment, "TRACE_S3_REGION": REGION, "TRACE_S3_ENDPOINT": aws.url}
-    return {**s3, **SWEEPS, "TRACE_S3_ENCRYPTION": "AES256"}
+    roles = {"TRACE_CREDENTIALS_ROLE_ARN": aws.make_role(), "TRACE_STS_ENDPOINT": aws.url}
+    return {**s3, **SWEEPS, **roles, "TRACE_S3_ENCRYPTION": "AES256"}
+
+
+def check_host(aws: Ministack, bucket: str, key: AwsKey) -> None:
+    """The operator host has no key of the stack, and credentials only for its task."""
+    [environment] = [
+        process.environ()
+        for process in psutil.process_iter()
+        if "trace_etl.worker.hosts.host" in process.cmdline()
+        and aws.url in process.environ().values()
+    ]
+    assert not [name for name in environment if name.startswith("AWS_") and "KEY" in name]
+    assert key.secret_key not in environment.values()
+    files = [f for f in Path(environment["TMPDIR"]).glob("s3-*") if f.suffix == ""]
+    assert files, "the follower has credentials"
+    section = read_profile(files[0], "default")
+    held = AwsKey(
+        section["aws_access_key_id"],
+        section["aws_secret_access_key"],
+        section["aws_session_token"],
+    )
+    [first, *_] = sorted(list_keys(aws, bucket))
+    for operation, more in (("get_object", {}), ("put_object", {"Body": b"x"})):
+        with pytest.raises(AwsError, match=r"(?i)denied|authorized"):
+            aws.call("s3", operation, key=held, Bucket=bucket, Key=first, **more)
 
 
 def list_keys(aws: Ministack, bucket: str) -> set[str]:
@@ -337,6 +365,7 @@ def test_a_stack_on_s3_gives_the_rows_of_the_chain_and_is_saved_and_restored(
     try:
         with start_server(chain, "127.0.0.1", 0) as server:
             rows = collect(stack, server.url, tmp_path, "--objects-url", url)
+            check_host(aws, bucket, key)
             check_sweep(aws, stack, bucket)
             assert stack.read_all() == rows
             check_backup(aws, stack, bucket, rows)

@@ -17,14 +17,16 @@ import pytest
 from support.packaging import install_example, install_test_operators
 from support.spark.spark_tasks import as_input, ingest, range_scope, rows, select, task
 from support.waiting import eventually
+from trace_etl import account
 from trace_etl.http.clients.dispatcher_client import Refused
+from trace_etl.lite.isolation import shared_access
 from trace_etl.spark.errors import TaskCanceled
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.output import MAX_BYTES
 from trace_etl.worker.hosts.failures import FailedInHost, describe_failure
 from trace_etl.worker.hosts.host_process import HostLost, HostProcess
 from trace_etl.worker.hosts.host_runner import HostRunner
-from trace_etl.worker.settings import WorkerSettings
+from trace_etl.worker.settings import AllowedPaths, WorkerSettings
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "operators"
 SECRET = "s3cret/key"
@@ -185,6 +187,34 @@ def test_what_operators_print_and_log_at_the_same_time_belongs_to_their_attempts
 def test_a_host_passes_on_a_limited_part_of_the_output_of_an_attempt(hosts: HostRunner) -> None:
     lines = speak(hosts, "loud", flood=3 * MAX_BYTES)
     assert len("\n".join(lines)) in range(MAX_BYTES, MAX_BYTES + 8000)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
+def test_without_landlock_a_host_of_root_has_an_account_of_its_own(
+    hosts: HostRunner, objects: Path, tmp_path: Path
+) -> None:
+    shared = shared_access(hosts.environment, [])
+    view = AllowedPaths(read=list(shared.read), write=list(shared.write))
+    cfg = hosts.cfg.model_copy(update={"host_view": view, "spark_dir": tmp_path})
+    apart = HostRunner(cfg, hosts.served, hosts.environment)
+    try:
+        blocks = ingest(30, 39, outputs=["blocks"])
+        apart.run(blocks, Listener().link())
+        query = select("SELECT count(*) AS n FROM blocks", as_input(blocks, name="blocks"))
+        apart.run(query, Listener().link())
+        [host] = [
+            child
+            for child in psutil.Process().children()
+            if not has_ended(child) and child.uids().real in account.UIDS
+        ]
+        tree = [host, *host.children(recursive=True)]
+        assert len(tree) > 1 and {p.uids() for p in tree} == {host.uids()}
+        assert set(host.gids()) == set(host.uids())
+    finally:
+        apart.close()
+    assert has_ended(host)
+    assert rows(objects, query, "answer") == [{"n": 10}]
+    assert {path.stat().st_uid for path in objects.rglob("*")} == {0}
 
 
 def test_a_refused_call_fails_the_operator_with_the_code_of_the_refusal(hosts: HostRunner) -> None:

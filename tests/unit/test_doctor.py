@@ -141,9 +141,14 @@ _IN_ENTER = "unshare: Operation not permitted"
             ],
         ),
         (
-            {**_RESTRICTED, _PROFILE.lstrip("/"): ""},
+            {**_RESTRICTED, _PROFILE.lstrip("/"): "profile bwrap /usr/bin/bwrap {"},
             "",
             ["apt-get install bubblewrap;", f"apparmor_parser -r {_PROFILE}"],
+        ),
+        (
+            {**_RESTRICTED, "etc/apparmor.d/bwrap": "# bwrap\n/usr/bin/bwrap flags=(unconfined) {"},
+            "",
+            ["apt-get install bubblewrap;", "apparmor_parser -r /etc/apparmor.d/bwrap"],
         ),
         ({".dockerenv": ""}, "", _CONTAINER),
         ({".dockerenv": ""}, _IN_ENTER, [*_CONTAINER, "--cap-add SYS_ADMIN"]),

@@ -133,10 +133,13 @@ def prepare(home: Home, options: Options, services: ListServices, temporary: Pat
     )
     passwords.ensure(home.pgpass, databases.ROLES)
     write_credentials(home, home.pgpass)
-    access = None
-    if isolation.is_enforced(environment):
-        access = isolation.shared_access(environment, home.private_paths)
-    plan = Blueprint(home, chosen, where, server, java, temporary, access, stored, options.workers)
+    shared = isolation.shared_access(environment, home.private_paths)
+    is_enforced = isolation.is_enforced(environment)
+    access = shared if is_enforced else None
+    view = shared if not is_enforced and os.geteuid() == 0 else None
+    plan = Blueprint(
+        home, chosen, where, server, java, temporary, access, stored, options.workers, view
+    )
     database = postgres_service(postgres, lambda: databases.provision(server), access)
     return Prepared(where, [database, *services(plan, environment)])
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
 
+from trace_etl.api.task.credentials import Credentials
 from trace_etl.api.task.events import ChainHead, Event
 from trace_etl.model.task import Isolation
 from trace_etl.spark.errors import TaskCanceled
@@ -83,6 +85,11 @@ class DispatcherLink:
     """Removes tokens and secrets from a text."""
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """The secrets that the job names, by name."""
+
+    mint: Callable[[], Credentials] | None = None
+    """Asks for credentials of S3 for the operator. None in an operator host, which gets a file."""
+    credentials_file: Path | None = None
+    """The file with these credentials. None: the operator uses those of its process."""
 
     def check(self) -> None:
         """Raise TaskCanceled if the attempt must stop."""

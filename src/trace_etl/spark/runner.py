@@ -4,7 +4,7 @@ import itertools
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from py4j.protocol import Py4JError
@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import Scope, TaskPayload
 from trace_etl.dag.operators import OPERATORS, OperatorConfig
+from trace_etl.objects.s3_store import S3Store
 from trace_etl.spark.checks.run import check_files, checked_rows
 from trace_etl.spark.context import OperatorContext
 from trace_etl.spark.errors import BadTask, NothingCommitted, SparkLost, TaskCanceled
@@ -126,7 +127,15 @@ class SparkRunner:
             return run.session
 
         open_parser = self.session.engine.open_parser
-        return OperatorContext(task, self.settings, lease, run.canceled, link, open_parser)
+        settings = self._choose_settings(link)
+        return OperatorContext(task, settings, lease, run.canceled, link, open_parser)
+
+    def _choose_settings(self, link: DispatcherLink | None) -> SparkSettings:
+        """Return the settings, with the credentials of the task if it has its own."""
+        objects, file = self.settings.objects, link.credentials_file if link else None
+        if file is None or not isinstance(objects, S3Store):
+            return self.settings
+        return replace(self.settings, objects=objects.use_credentials(file))
 
     def _run_operator(
         self, operate: RunOperator, context: OperatorContext, config: OperatorConfig
@@ -134,8 +143,8 @@ class SparkRunner:
         if _is_already_read(context.task.scope):
             return TaskResult()
         if context.task.partition_by is not None and not context.task.is_refresh:
-            return map_partitions(context.task, self.settings.objects)
-        targets = self._make_targets(context.task)
+            return map_partitions(context.task, context.settings.objects)
+        targets = _make_targets(context)
         try:
             result = operate(context, config)
         except NothingCommitted:
@@ -164,16 +173,6 @@ class SparkRunner:
         reported = reports.report_files(context.task, written.files, invalidations)
         return reported.model_copy(update={"checks": checks})
 
-    def _make_targets(self, task: TaskPayload) -> dict[str, OutputFile]:
-        return {
-            output.name: OutputFile(
-                self.settings.objects,
-                output.storage_ref,
-                reports.file_name(output.name, task.scope),
-            )
-            for output in task.outputs
-        }
-
     @contextmanager
     def _register_run(self, task: TaskPayload, log: Callable[[bytes], None]) -> Generator[_Run]:
         with self._lock:
@@ -191,6 +190,17 @@ class SparkRunner:
             run.over.set()
             with self._lock:
                 self._runs.remove(run)
+
+
+def _make_targets(context: OperatorContext) -> dict[str, OutputFile]:
+    return {
+        output.name: OutputFile(
+            context.settings.objects,
+            output.storage_ref,
+            reports.file_name(output.name, context.task.scope),
+        )
+        for output in context.task.outputs
+    }
 
 
 def _can_skip(task: TaskPayload) -> bool:

@@ -25,7 +25,7 @@ def main() -> int:
     exit_on_signals()
     served = cfg.served()
     write_ready_file(cfg.ready_file, spark="starting")
-    if cfg.host_paths is None:
+    if cfg.host_paths is None and cfg.host_view is None:
         _log.warning("host_not_separated", fix="set TRACE_HOST_PATHS, or start it with `trace up`")
     runner = HostRunner(cfg, served, dict(os.environ))
     REGISTRY.register(runner)

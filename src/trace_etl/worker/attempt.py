@@ -11,6 +11,7 @@ import structlog
 
 from trace_etl.api.task import events as task_events
 from trace_etl.api.task import lifecycle
+from trace_etl.api.task.credentials import Credentials, CredentialsRequest
 from trace_etl.http.clients.dispatcher_client import DispatcherClient, Refused, Unreachable
 from trace_etl.model.task import Isolation
 from trace_etl.secret_store import SecretMissing, SecretStore
@@ -129,6 +130,7 @@ class Attempt:
                 isolated=self._note_isolation,
                 mask=self._log.secrets.mask,
                 secrets=secrets,
+                mint=self._mint_credentials,
             )
             result = self.runner.run(self.claimed.task, link)
         except Exception as error:  # an operator may raise anything: every failure is reported
@@ -162,6 +164,11 @@ class Attempt:
         optional = {"invalidations": list(invalidations)} if invalidations else {}
         body = {**self._fence.model_dump(), "events": list(events), **optional}
         self.client.events(task_events.Events.model_validate(body), self._token, self.stopping)
+
+    def _mint_credentials(self) -> Credentials:
+        """Ask for credentials of S3 for the operator. Raises Refused when the lease is lost."""
+        body = CredentialsRequest(**self._fence.model_dump(), generations=True)
+        return self.client.credentials(body, self._token, self.stopping)
 
     def _report_head(self, head: task_events.ChainHead) -> None:
         """Report how far a follower is. Raises Refused when the lease is lost."""

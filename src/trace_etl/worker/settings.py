@@ -173,8 +173,13 @@ class WorkerSettings(ConnectionSettings, HostSettings):
     """Secrets of operators, one file each. Other organisations have a directory `orgs/{org_id}`."""
     org_id: UUID = UUID("00000000-0000-0000-0000-000000000001")
     """The organisation whose secrets are in `secrets_dir` itself, or in the environment."""
+    credentials_role_arn: str | None = None
+    """The setting of the Dispatcher. If it is set, operator hosts get credentials of S3 for each task, and not
+    those of this worker."""
     host_paths: AllowedPaths | None = None
     """What hosts can read and write beside their own files; None: everything."""
+    host_view: AllowedPaths | None = None
+    """The same without Landlock, as root: hosts run as another account that sees these paths only."""
 
     def open_secrets(self, environment: Mapping[str, str]) -> SecretStore:
         """Return the secrets that this worker passes to operators."""

@@ -84,6 +84,18 @@ class Ministack:
         made = self.call("iam", "create_access_key", UserName=name)["AccessKey"]
         return AwsKey(made["AccessKeyId"], made["SecretAccessKey"])
 
+    def make_role(self) -> str:
+        """Create a role that any user may assume and that may do everything on S3. Returns its ARN."""
+        name = f"role-{secrets.token_hex(6)}"
+        trust = {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
+        policy = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
+        made = self.call(
+            "iam", "create_role", RoleName=name, AssumeRolePolicyDocument=_make_document(trust)
+        )
+        document = _make_document(policy)
+        self.call("iam", "put_role_policy", RoleName=name, PolicyName="p", PolicyDocument=document)
+        return str(made["Role"]["Arn"])
+
     def _send(
         self,
         service: str,
@@ -121,6 +133,10 @@ def make_options(aws: Ministack, key: AwsKey, directory: Path, **more: Any) -> S
     )
     given = {"region": REGION, "endpoint": aws.url, "path_style": True, "credentials_file": file}
     return S3Options(**{**given, **more})
+
+
+def _make_document(statement: dict[str, Any]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 
 
 def _encode(value: bytes) -> dict[str, str]:

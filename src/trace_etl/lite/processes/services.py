@@ -77,6 +77,8 @@ class Blueprint:
     """The paths that all services may use; None if services cannot be restricted."""
     objects: StackObjects
     workers: int = 1
+    host_view: Access | None = None
+    """What operator hosts see as an account of their own, if services cannot be restricted."""
 
     def port(self, name: str) -> str:
         return str(self.configuration.ports[name].number)
@@ -244,7 +246,9 @@ def _describe_worker(plan: Blueprint, number: int) -> StackService:
     ready_file, spark = home.ready_file(name), private_files.make_directory(home.spark / name)
     shared = [plan.jvm.home.resolve(), home.programs, *plan.objects.read]
     operators = home.credentials("host")
-    hosts = plan.access and plan.access.add(read=[operators, *shared])
+    hosts, view = (
+        access and access.add(read=[operators, *shared]) for access in (plan.access, plan.host_view)
+    )
     environment = {
         "TRACE_DISPATCHER_URL": plan.connection.internal_url,
         "TRACE_WORKER_TOKEN_FILE": str(home.worker_token),
@@ -260,6 +264,7 @@ def _describe_worker(plan: Blueprint, number: int) -> StackService:
         "TRACE_SECRETS_DIR": str(home.secrets),
         "TRACE_ORG_ID": LOCAL_ORG,
         "TRACE_HOST_PATHS": json.dumps(asdict(hosts)) if hosts else "null",
+        "TRACE_HOST_VIEW": json.dumps(asdict(view)) if view else "null",
         **_set_runtimes_file(home),
     }
     read = [home.runtimes, home.worker_token.parent, home.secrets, operators, *shared]

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -50,7 +51,7 @@ class HostedRun:
     )
     is_paused: bool = False
 
-    def make_link(self, secrets: Mapping[str, str]) -> DispatcherLink:
+    def make_link(self, secrets: Mapping[str, str], credentials: str | None) -> DispatcherLink:
         """Return the calls that the operator may make."""
         return DispatcherLink(
             self._emit,
@@ -59,6 +60,7 @@ class HostedRun:
             report_head=self._report_head,
             log=self._log,
             secrets=secrets,
+            credentials_file=Path(credentials) if credentials else None,
         )
 
     def _emit(
@@ -127,12 +129,12 @@ class OperatorHost:
         run = HostedRun(message["run"], self._frames, is_paused=message["paused"])
         task = TaskPayload.model_validate(message["task"])
         self._runs[run.number] = (run, task)
-        arguments = (run, task, message["secrets"])
+        arguments = (run, task, run.make_link(message["secrets"], message["credentials"]))
         threading.Thread(target=self._run, args=arguments, name=f"run-{run.number}").start()
 
-    def _run(self, run: HostedRun, task: TaskPayload, secrets: Mapping[str, str]) -> None:
+    def _run(self, run: HostedRun, task: TaskPayload, link: DispatcherLink) -> None:
         try:
-            result = self._runner.run(task, run.make_link(secrets))
+            result = self._runner.run(task, link)
             done: dict[str, object] = {"result": _as_json(result)}
         except BaseException as error:  # an operator may raise anything: every failure is reported
             done = {"failure": _as_json(describe_failure(error))}

@@ -20,7 +20,7 @@ import orjson
 import psutil
 import structlog
 
-from trace_etl import launcher
+from trace_etl import account, launcher
 from trace_etl.api.task.events import ChainHead, Event
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskPayload
@@ -28,6 +28,7 @@ from trace_etl.model.errors import TraceError
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.hosts.failures import FailedInHost, Failure, describe_failure
 from trace_etl.worker.hosts.frames import Frames
+from trace_etl.worker.hosts.task_credentials import TaskCredentials
 from trace_etl.worker.masking import SecretMask
 
 _log = structlog.stdlib.get_logger()
@@ -53,6 +54,10 @@ class HostCommand:
     directory: Path
     allowed: str
     """JSON: the paths that it may use (`read`, `write`); `null` for all."""
+    view: Mapping[str, Sequence[str]] | None = None
+    """The paths (`read`, `write`) that it sees as an account of its own; None: it has that of the worker."""
+    has_own_credentials: bool = False
+    """Whether each task gets credentials of S3, in a file of `directory`."""
 
 
 class HostProcess:
@@ -60,6 +65,7 @@ class HostProcess:
 
     def __init__(self, command: HostCommand) -> None:
         ours, theirs = socket.socketpair()
+        self._command = command
         self._process = _start(command, theirs)
         theirs.close()
         self.pid = self._process.pid
@@ -112,12 +118,19 @@ class HostProcess:
         """Run a task. Raises FailedInHost, HostLost, TaskCanceled."""
         for value in link.secrets.values():
             self._mask.hide(value)
-        with self._register(task) as (number, inbox):
+        with self._register(task) as (number, inbox), self._grant(number, link) as credentials:
             link.check()
             paused = link.is_paused()
-            body = orjson.Fragment(task.model_dump_json())
-            self._send("run", run=number, task=body, secrets=link.secrets, paused=paused)
+            body: dict[str, object] = {
+                "task": orjson.Fragment(task.model_dump_json()),
+                "secrets": link.secrets,
+                "paused": paused,
+                "credentials": str(credentials.file) if credentials else None,
+            }
+            self._send("run", run=number, **body)
             while True:
+                if credentials is not None:
+                    credentials.renew()
                 try:
                     message = inbox.get(timeout=_CHECK_PAUSED_SECONDS)
                 except queue.Empty:
@@ -210,6 +223,19 @@ class HostProcess:
         self._send("reply", run=number, call=message["call"], failure=answer)
 
     @contextmanager
+    def _grant(self, number: int, link: DispatcherLink) -> Generator[TaskCredentials | None]:
+        """Keep a file with credentials of S3 for a task, if the host has none for all tasks."""
+        if not self._command.has_own_credentials or link.mint is None:
+            yield None
+            return
+        credentials = TaskCredentials(self._command.directory / f"s3-{number}", link.mint)
+        credentials.write()
+        try:
+            yield credentials
+        finally:
+            credentials.remove()
+
+    @contextmanager
     def _register(self, task: TaskPayload) -> Generator[tuple[int, _Inbox]]:
         number, inbox = next(self._numbers), _Inbox()
         with self._lock:
@@ -249,11 +275,8 @@ class HostProcess:
 def _start(command: HostCommand, connection: socket.socket) -> subprocess.Popen[bytes]:
     # No parent-death signal: the kernel would send it when the thread of the slot ends. The host
     # notices the end of its worker by the end of the socket.
-    numbers = [str(number) for number in (os.getpid(), 0, -1, -1)]
-    argv = [sys.executable, "-I", "-S", launcher.__file__, *numbers, command.allowed]
-    argv += [str(command.directory), sys.executable, *_COMMAND]
     return subprocess.Popen(
-        argv,
+        _make_arguments(command),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -261,6 +284,15 @@ def _start(command: HostCommand, connection: socket.socket) -> subprocess.Popen[
         pass_fds=[connection.fileno()],
         process_group=0,
     )
+
+
+def _make_arguments(command: HostCommand) -> list[str]:
+    program, directory = [sys.executable, *_COMMAND], str(command.directory)
+    if command.view is not None:
+        return account.make_command({**command.view, "directory": directory, "command": program})
+    numbers = [str(number) for number in (os.getpid(), 0, -1, -1)]
+    argv = [sys.executable, "-I", "-S", launcher.__file__, *numbers, command.allowed]
+    return [*argv, directory, *program]
 
 
 def _call_dispatcher(link: DispatcherLink, name: str, arguments: Message) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from uuid import UUID
 
@@ -16,16 +17,24 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from trace_etl import account
 from trace_etl.api.task.lifecycle import TaskPayload, TaskResult
 from trace_etl.objects.file_store import FileStore
+from trace_etl.objects.s3_store import S3Store
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.hosts.host_process import HostCommand, HostLost, HostProcess
-from trace_etl.worker.settings import HostSettings, ServedRuntimes, WorkerSettings
+from trace_etl.worker.settings import (
+    AllowedPaths,
+    HostSettings,
+    ServedRuntimes,
+    WorkerSettings,
+)
 
 _log = structlog.stdlib.get_logger()
 _PASSED = ("TRACE_HOME",)
 _WITHHELD = ("TRACE_", "PG")
 _CHECK_SECONDS = 60.0
+_PLACES_OF_AWS = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")
 
 
 @dataclass
@@ -182,18 +191,66 @@ class HostRunner(Collector):
             "TMPDIR": str(temporary),
         }
         environment = {**pick_environment(self.environment), **settings}
-        return HostCommand(environment, temporary, self._list_paths(org_id, scratch, temporary))
+        if self._has_own_credentials:
+            environment = remove_aws_keys(environment)
+        own = self._list_own_paths(org_id, scratch, temporary)
+        allowed = json.dumps(self._add_paths(self.cfg.host_paths, own))
+        view = self._add_paths(self._find_view(), own)
+        return HostCommand(environment, temporary, allowed, view, self._has_own_credentials)
 
-    def _list_paths(self, org_id: UUID, scratch: Path, temporary: Path) -> str:
-        """Return the paths that a host may use, as JSON: those of all hosts, and those of its own."""
-        common = self.cfg.host_paths
-        if common is None:
-            return "null"
+    def _find_view(self) -> AllowedPaths | None:
+        """Return what hosts see as an account of their own. None: they have that of this worker."""
+        view = self.cfg.host_view
+        if self.cfg.host_paths is not None or view is None or self._is_account_missing is not None:
+            return None
+        return view
+
+    @cached_property
+    def _is_account_missing(self) -> str | None:
+        """Why hosts cannot have an account of their own."""
+        view = self.cfg.host_view or AllowedPaths(read=[], write=[])
+        settings: dict[str, object] = {**view.model_dump(), "directory": tempfile.gettempdir()}
+        reason = account.explain_missing(settings)
+        if reason is not None:
+            _log.warning("host_not_separated", reason=reason)
+        return reason
+
+    @property
+    def _has_own_credentials(self) -> bool:
+        """Whether tasks get credentials of S3. Executors of a cluster cannot read the files with them."""
+        is_local = self.cfg.spark_master.startswith("local")
+        on_s3 = isinstance(self.cfg.open_objects(), S3Store)
+        return self.cfg.credentials_role_arn is not None and on_s3 and is_local
+
+    def _list_own_paths(self, org_id: UUID, scratch: Path, temporary: Path) -> list[str]:
+        """Return the paths that one host may write."""
         own = [scratch, temporary]
         objects = self.cfg.open_objects()
         if isinstance(objects, FileStore):
             own.append(objects.make_org_directory(org_id))
-        return json.dumps({"read": common.read, "write": [*common.write, *map(str, own)]})
+        return list(map(str, own))
+
+    def _add_paths(
+        self, common: AllowedPaths | None, own: list[str]
+    ) -> dict[str, list[str]] | None:
+        """Return the paths of all hosts and those of one. None: the host may use everything."""
+        if common is None:
+            return None
+        read = common.read
+        if self._has_own_credentials and (keys := self.cfg.s3_credentials_file) is not None:
+            read = [path for path in read if Path(path) != keys.resolve()]
+        return {"read": read, "write": [*common.write, *own]}
+
+
+def remove_aws_keys(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without the keys of AWS, and without what finds them."""
+    settings = ("TRACE_S3_CREDENTIALS_FILE", "TRACE_S3_PROFILE")
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name in _PLACES_OF_AWS or (not name.startswith("AWS_") and name not in settings)
+    }
+    return {**kept, "AWS_EC2_METADATA_DISABLED": "true"}
 
 
 def pick_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ import pytest
 import typer.testing
 from hypothesis import HealthCheck, settings
 
+from support.data.buffered import SinkSetup, running_sink
 from support.kernels import without_kernels
 from support.lifecycle.lifecycle import Bench, bench
 from support.scheduling import GroupScheduling, order_key
@@ -117,6 +118,16 @@ def replicas(
 
 # A test process builds the commands of `trace` once, and not for each command that it runs.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+
+
+@pytest.fixture(scope="module")
+def sinks(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[SinkSetup]:
+    """A Dispatcher and a sink with databases of their own, for the tests of one file."""
+    with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as setup:
+        yield setup
+
 
 # Test modules stay until the end: the garbage collector need not look at their objects.
 gc.disable()

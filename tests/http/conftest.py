@@ -1,6 +1,7 @@
 """One Dispatcher shared by all tests that create their own DAGs and tasks."""
 
 from collections.abc import Generator
+from uuid import uuid4
 
 import pytest
 
@@ -36,3 +37,9 @@ def reading(
     objects = tmp_path_factory.mktemp("objects")
     with opened_warehouse(secrets, templates, objects, request.module.DAG, **limits) as setup:
         yield setup
+
+
+@pytest.fixture
+def published() -> str:
+    """A new name for a buffered dataset."""
+    return f"alerts_{uuid4().hex[:12]}"

@@ -1,6 +1,5 @@
 """Buffered datasets: several producers, one dataset, and the sink that writes its rows."""
 
-from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,28 +8,12 @@ import psycopg
 import pytest
 
 from support import queue_tables
-from support.data.buffered import SCHEMA, SinkSetup, running_sink
+from support.data.buffered import SCHEMA, SinkSetup
 from support.lifecycle.lifecycle import run_concurrently
-from support.services.dispatcher import Secrets
-from support.services.postgres import Templates
 from trace_etl.model.storage import hot_table
 from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.queues.queue import dead_letter_queue
 from trace_etl.sink.sink import MAX_TRIES, QUEUE
-
-
-@pytest.fixture(scope="module")
-def sinks(
-    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[SinkSetup]:
-    with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as setup:
-        yield setup
-
-
-@pytest.fixture
-def published() -> str:
-    return f"alerts_{uuid4().hex[:12]}"
-
 
 # --- producers --------------------------------------------------------------------------------
 

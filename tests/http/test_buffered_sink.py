@@ -1,35 +1,21 @@
 """Permissions of buffered producers, and how the sink handles errors."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
 from support import queue_tables
-from support.data.buffered import SinkSetup, running_sink
+from support.data.buffered import SinkSetup
 from support.lifecycle.lifecycle import Attempt, Bench
 from support.lifecycle.recorder import Recorder
 from support.services.dispatcher import Secrets
-from support.services.postgres import Templates
 from trace_etl.http.clients.dispatcher_client import Refused, Unreachable
 from trace_etl.http.clients.sink_client import SinkClient
 from trace_etl.queues.queue import dead_letter_queue
 from trace_etl.sink.sink import MAX_TRIES, QUEUE
-
-
-@pytest.fixture(scope="module")
-def sinks(
-    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[SinkSetup]:
-    with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as setup:
-        yield setup
-
-
-@pytest.fixture
-def published() -> str:
-    return f"alerts_{uuid4().hex[:12]}"
 
 
 @pytest.fixture

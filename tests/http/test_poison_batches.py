@@ -3,7 +3,7 @@
 import io
 import json
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,13 +13,10 @@ from uuid import UUID, uuid4
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from support.data import buffered
-from support.data.buffered import Producer, SinkSetup, running_sink
+from support.data.buffered import Producer, SinkSetup
 from support.lifecycle.lifecycle import Attempt
-from support.services.dispatcher import Secrets
-from support.services.postgres import Templates
 from trace_etl.model.storage import hot_table
 from trace_etl.queues.queue import dead_letter_queue
 from trace_etl.sink.sink import QUEUE
@@ -247,14 +244,6 @@ CASES: dict[str, Case] = {
         "line 1: 'org_id' is another organisation's",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def sinks(
-    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[SinkSetup]:
-    with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as setup:
-        yield setup
 
 
 def place(sinks: SinkSetup, batch: dict[str, Any]) -> Path:

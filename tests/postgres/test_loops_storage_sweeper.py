@@ -1,7 +1,6 @@
 """The storage sweeper deletes what nothing uses, after its retention, and shows it before."""
 
 import json
-from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,21 +11,11 @@ import pytest
 
 from support.cli import connected_cli
 from support.dags.rollouts import RolloutDag
-from support.data.buffered import SinkSetup, running_sink
+from support.data.buffered import SinkSetup
 from support.data.storage_model import ORG, StoredObjects
 from support.lifecycle.lifecycle import Attempt, Bench, parquet_file
-from support.services.dispatcher import Secrets
-from support.services.postgres import Templates
 from trace_etl.lite.backup import contents
 from trace_etl.model.storage import attempt_prefix, buffer_prefix, generation_prefix
-
-
-@pytest.fixture(scope="module")
-def sinks(
-    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[SinkSetup]:
-    with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as setup:
-        yield setup
 
 
 @pytest.fixture

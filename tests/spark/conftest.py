@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from support.chain.faulty_node import FaultyNode
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.objects.file_store import FileStore
 from trace_etl.spark.runner import SparkRunner
@@ -25,6 +26,13 @@ def chain() -> DevChain:
 def rpc_url() -> Generator[str]:
     with start_server(DevChain(seed=7, length=LENGTH, txs_per_block=6)) as running:
         yield running.url
+
+
+@pytest.fixture
+def node(rpc_url: str) -> Generator[FaultyNode]:
+    """A proxy in front of the chain that can change requests and answers."""
+    with FaultyNode(rpc_url) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import socket
 import time
-from collections.abc import Generator
 from typing import Any
 
 import orjson
@@ -10,36 +9,10 @@ import pytest
 
 from support.chain.chain_rows import expected
 from support.chain.faulty_node import Calls, FaultyNode, Reply
+from support.chain.reading import read_tables
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.devtools.devchain import DevChain
 from trace_etl.spark.errors import ChainMismatch, RpcRefused, RpcUnreachable
-from trace_etl.spark.evm.fetch import DEFAULT_RULES, RangeReader, RpcSource
-from trace_etl.spark.evm.tables import build_table
-
-ALL = ("blocks", "transactions", "logs")
-
-
-def _read(
-    *urls: str,
-    tables: tuple[str, ...] = ALL,
-    end: int = 29,
-    rules: VerifyRules = DEFAULT_RULES,
-    **how: Any,
-) -> dict[str, Any]:
-    """Return every table of blocks 0 to `end`, built as by the data source."""
-    found: dict[str, list[Any]] = {table: [] for table in tables}
-    with RangeReader(RpcSource(urls, **how), tables, rules) as reader:
-        chain_id = reader.chain_id()
-        for chunk in reader.chunks(0, end):
-            for table in tables:
-                found[table] += build_table(table, chunk, chain_id).to_pylist()
-    return found
-
-
-@pytest.fixture
-def node(rpc_url: str) -> Generator[FaultyNode]:
-    with FaultyNode(rpc_url) as made:
-        yield made
 
 
 def refuse_first_time(reply: Reply) -> Any:
@@ -72,14 +45,16 @@ def test_a_node_with_intermittent_errors_gives_the_same_rows(
     node: FaultyNode, chain: DevChain, reply: Reply
 ) -> None:
     node.before = refuse_first_time(reply)
-    assert _read(node.url, end=5, batch=2, tries=6, initial_delay=0.01) == expected(chain, 0, 5)
+    assert read_tables(node.url, end=5, batch=2, tries=6, initial_delay=0.01) == expected(
+        chain, 0, 5
+    )
 
 
 def test_a_batch_too_large_for_the_node_is_halved_until_it_fits(
     node: FaultyNode, chain: DevChain
 ) -> None:
     node.before = lambda calls: Reply(413) if len(calls) > 7 else None
-    assert _read(node.url, batch=50, initial_delay=0.01) == expected(chain, 0, 29)
+    assert read_tables(node.url, batch=50, initial_delay=0.01) == expected(chain, 0, 29)
     sizes = [len(calls) for calls in node.requests]
     assert max(sizes) > 7  # a large batch was tried
     assert sum(size > 7 for size in sizes) < len(sizes) / 2  # and the limit was remembered
@@ -94,7 +69,7 @@ def test_receipts_are_requested_per_transaction_without_eth_getblockreceipts(
         else item
         for call, item in zip(calls, items, strict=True)
     ]
-    assert _read(node.url, concurrency=1) == expected(chain, 0, 29)
+    assert read_tables(node.url, concurrency=1) == expected(chain, 0, 29)
     methods = node.methods()
     assert methods.index("eth_getTransactionReceipt") > methods.index("eth_getBlockReceipts")
     last = max(i for i, method in enumerate(methods) if method == "eth_getBlockReceipts")
@@ -105,14 +80,14 @@ def test_batch_answers_in_another_order_are_matched_by_id(
     node: FaultyNode, chain: DevChain
 ) -> None:
     node.after = lambda calls, items: items[::-1]
-    assert _read(node.url) == expected(chain, 0, 29)
+    assert read_tables(node.url) == expected(chain, 0, 29)
 
 
 def test_the_pool_switches_from_a_dead_endpoint_to_another(rpc_url: str, chain: DevChain) -> None:
     with socket.socket() as unused_port:
         unused_port.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         dead = f"http://127.0.0.1:{unused_port.getsockname()[1]}"
-        assert _read(dead, rpc_url) == expected(chain, 0, 29)
+        assert read_tables(dead, rpc_url) == expected(chain, 0, 29)
 
 
 def test_an_unreachable_node_is_reported_without_its_secrets() -> None:
@@ -121,7 +96,7 @@ def test_an_unreachable_node_is_reported_without_its_secrets() -> None:
         port = unused_port.getsockname()[1]
         started = time.monotonic()
         with pytest.raises(RpcUnreachable) as caught:
-            _read(f"http://user:hunter2@127.0.0.1:{port}/v3/secretkey?token=alsosecret")
+            read_tables(f"http://user:hunter2@127.0.0.1:{port}/v3/secretkey?token=alsosecret")
         assert time.monotonic() - started < 60
     text = str(caught.value)
     assert f"eth_chainId at 127.0.0.1:{port}" in text and "5 tries" in text
@@ -133,7 +108,7 @@ def test_a_node_that_never_answers_runs_into_the_timeout() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         with pytest.raises(RpcUnreachable, match="timed out"):
-            _read(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2, tries=2)
+            read_tables(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2, tries=2)
 
 
 def test_a_permanent_refusal_names_the_method_the_block_and_the_endpoint(node: FaultyNode) -> None:
@@ -147,7 +122,7 @@ def test_a_permanent_refusal_names_the_method_the_block_and_the_endpoint(node: F
 
     node.after = after
     with pytest.raises(RpcRefused) as caught:
-        _read(node.url, tries=2)
+        read_tables(node.url, tries=2)
     assert f"of block 17 at {node.label}: error -32000: pruned history" in str(caught.value)
 
 
@@ -155,13 +130,13 @@ def test_a_permanent_refusal_names_the_method_the_block_and_the_endpoint(node: F
 def test_a_rejected_key_is_not_retried(node: FaultyNode, status: int) -> None:
     node.before = lambda calls: Reply(status)
     with pytest.raises(RpcRefused, match=f"HTTP {status}"):
-        _read(node.url)
+        read_tables(node.url)
     assert len(node.requests) == 1
 
 
 def test_a_block_beyond_the_head_is_reported_by_number(rpc_url: str) -> None:
     with pytest.raises(ChainMismatch, match=r"eth_getBlockByNumber of block 60 .* not found"):
-        _read(rpc_url, tables=("blocks",), end=70, tries=2)
+        read_tables(rpc_url, tables=("blocks",), end=70, tries=2)
 
 
 def change_result(method: str, number: int, change: Any) -> Any:
@@ -220,7 +195,7 @@ def test_inconsistent_answers_of_a_node_are_detected(
     )
     node.after = change_result(method, number, change)
     with pytest.raises(ChainMismatch, match=message):
-        _read(node.url, concurrency=1)
+        read_tables(node.url, concurrency=1)
 
 
 def test_missing_logs_are_detected_by_the_bloom_filter_of_the_block(node: FaultyNode) -> None:
@@ -232,7 +207,7 @@ def test_missing_logs_are_detected_by_the_bloom_filter_of_the_block(node: Faulty
 
     node.after = after
     with pytest.raises(ChainMismatch, match="a bloom filter with logs"):
-        _read(node.url, tables=("logs",), rules=VerifyRules("bloom"))
+        read_tables(node.url, tables=("logs",), rules=VerifyRules("bloom"))
 
 
 def test_a_log_outside_the_requested_range_is_detected(node: FaultyNode) -> None:
@@ -244,7 +219,7 @@ def test_a_log_outside_the_requested_range_is_detected(node: FaultyNode) -> None
 
     node.after = after
     with pytest.raises(ChainMismatch, match="returned a log of block 99"):
-        _read(node.url, tables=("logs",), rules=VerifyRules("bloom"))
+        read_tables(node.url, tables=("logs",), rules=VerifyRules("bloom"))
 
 
 def test_logs_of_another_fork_are_detected(node: FaultyNode) -> None:
@@ -256,4 +231,4 @@ def test_logs_of_another_fork_are_detected(node: FaultyNode) -> None:
 
     node.after = after
     with pytest.raises(ChainMismatch, match="has a log of another block"):
-        _read(node.url, tables=("logs",), rules=VerifyRules("bloom"))
+        read_tables(node.url, tables=("logs",), rules=VerifyRules("bloom"))

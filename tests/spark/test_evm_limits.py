@@ -1,7 +1,6 @@
 """Nodes with small or no batches, compressed answers, text ids and dates in Retry-After. No Spark."""
 
 import gzip
-from collections.abc import Generator
 from email.utils import formatdate
 from time import time
 
@@ -16,12 +15,6 @@ from trace_etl.spark.evm.rpc.endpoint import parse_retry_after
 from trace_etl.spark.evm.tables import build_table
 
 ALL = ("blocks", "transactions", "logs")
-
-
-@pytest.fixture
-def node(rpc_url: str) -> Generator[FaultyNode]:
-    with FaultyNode(rpc_url) as made:
-        yield made
 
 
 def read(url: str, end: int) -> dict[str, list[object]]:

@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from support.chain.chain_rows import expected
 from support.chain.faulty_node import Calls, FaultyNode, Reply
+from support.chain.reading import ALL, read_tables
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.spark.errors import BadTask, ChainMismatch, OperatorError, RpcRefused
@@ -17,25 +17,12 @@ from trace_etl.spark.evm.rpc.endpoint import Endpoint
 from trace_etl.spark.evm.rpc.set_aside import SET_ASIDE
 from trace_etl.spark.evm.tables import SCHEMAS, build_table
 
-ALL = ("blocks", "transactions", "logs")
+# The node's answers are changed on purpose, and withdrawals are added to older blocks.
+_RULES = VerifyRules(exceptions=("withdrawals_root",))
 
 
-def _read(*urls: str, tables: tuple[str, ...] = ALL, end: int = 29, **how: Any) -> dict[str, Any]:
-    found: dict[str, list[Any]] = {table: [] for table in tables}
-    # The node's answers are changed on purpose, and withdrawals are added to older blocks.
-    rules = VerifyRules(exceptions=("withdrawals_root",))
-    with RangeReader(RpcSource(urls, **{"initial_delay": 0.01, **how}), tables, rules) as reader:
-        chain_id = reader.chain_id()
-        for chunk in reader.chunks(0, end):
-            for table in tables:
-                found[table] += build_table(table, chunk, chain_id).to_pylist()
-    return found
-
-
-@pytest.fixture
-def node(rpc_url: str) -> Generator[FaultyNode]:
-    with FaultyNode(rpc_url) as made:
-        yield made
+def _read(*urls: str, **how: Any) -> dict[str, Any]:
+    return read_tables(*urls, rules=_RULES, **{"initial_delay": 0.01, **how})
 
 
 def change_results(method: str, change: Any) -> Any:

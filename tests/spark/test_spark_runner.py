@@ -1,9 +1,13 @@
 """Tasks through the runner: files, names, counts, markers, concurrency, cancellation."""
 
+import pickle
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, cast
 
 import psutil
@@ -33,7 +37,9 @@ from trace_etl.spark.errors import (
     NotFinal,
     RpcUnreachable,
 )
+from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.io import inputs, parquet
+from trace_etl.spark.operators.cryo_ingest import FetchRange
 from trace_etl.spark.runner import SparkRunner
 
 TABLES = ("blocks", "transactions", "logs")
@@ -63,6 +69,25 @@ def test_python_workers_are_forked_from_a_process_that_has_imported_their_module
     assert {p.cmdline()[-2] for p in workers} == {"trace_etl.spark.session.python_daemon"}
     daemons = [p for p in workers if p.parent() not in workers]
     assert len(workers) > len(daemons) and {p.num_threads() for p in daemons} == {1}
+
+
+def test_only_the_process_that_forks_workers_imports_what_they_need() -> None:
+    script = """
+        import pickle, sys
+        import trace_etl.spark.evm.source  # what the planners of a read import
+        assert "pandas" not in sys.modules, "the planners import pandas"
+        from trace_etl.spark.session.python_daemon import import_modules
+        import_modules()
+        before = {*sys.modules}
+        pickle.load(sys.stdin.buffer)
+        assert {*sys.modules} == before, {*sys.modules} - before
+        assert "polars" not in before
+    """
+    fetch = FetchRange(RpcSource(("http://127.0.0.1:1",)), TABLES, 0, 9)
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(script)], input=pickle.dumps(fetch), capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_an_ingest_may_have_a_subset_of_the_outputs(

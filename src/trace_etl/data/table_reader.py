@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
-import adbc_driver_postgresql.dbapi as _adbc  # pyright: ignore[reportMissingTypeStubs]
+import adbc_driver_manager  # pyright: ignore[reportMissingTypeStubs]
 from psycopg import sql
 
 from trace_etl.data.columns import cast_batch
 from trace_etl.data.connection import connect
 
 _OPERATORS: dict[str, LiteralString] = {name: name for name in ("=", ">", ">=", "<", "<=", "IN")}
-_driver: Any = _adbc  # it ships no types
-DRIVER_ERRORS: tuple[type[Exception], ...] = (_driver.Error,)
+_manager: Any = adbc_driver_manager  # it ships no types
+DRIVER_ERRORS: tuple[type[Exception], ...] = (_manager.Error,)
 NOT_BETWEEN = "NOT BETWEEN"
 
 
@@ -63,7 +63,11 @@ def select_statement(table: str, columns: Sequence[str], conditions: Sequence[Co
 
 def connect_driver(dsn: str) -> Any:
     """Open a connection of the driver that reads into Arrow. It raises DRIVER_ERRORS."""
-    return _driver.connect(dsn)
+    # Importing it imports polars, if that is installed: every process of Spark would pay for it.
+    import adbc_driver_postgresql.dbapi  # pyright: ignore[reportMissingTypeStubs]
+
+    driver: Any = adbc_driver_postgresql.dbapi
+    return driver.connect(dsn)
 
 
 def _make_where(conditions: Sequence[Condition]) -> sql.Composable:

@@ -22,7 +22,7 @@ _MODULES = (
     "pandas",
     "pyarrow.parquet",
     "trace_etl.spark.evm.source",
-    "trace_etl.spark.io.writers",
+    "trace_etl.spark.operators.cryo_ingest",  # with all that reads inputs and writes outputs
 )
 _THREADS = Path("/proc/self/task")
 

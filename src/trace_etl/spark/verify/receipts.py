@@ -1,5 +1,6 @@
 """Encode receipts as they are hashed, with a status or, before Byzantium, with a state root."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,8 @@ from trace_etl.spark.verify.rlp_columns import (
 from trace_etl.spark.verify.transactions import read_types
 
 _Array = Any  # pyarrow ships no types
-_BLOOM_HEAD = pa.scalar(b"\xb9\x01\x00", pa.binary())
-_NOTHING = pa.scalar(b"", pa.binary())
+_BLOOM_HEAD = b"\xb9\x01\x00"
 _DEPOSIT = 0x7E
-# The byte before a typed receipt; legacy ones have none.
-_PREFIXES: Any = pa.array([bytes([kind]) if kind else b"" for kind in range(256)], pa.binary())
 
 
 def encode_receipts(receipts: _Array, log_offsets: Any, logs: _Array, blooms: Any) -> _Array:
@@ -30,13 +28,13 @@ def encode_receipts(receipts: _Array, log_offsets: Any, logs: _Array, blooms: An
     columns = [
         outcomes,
         encode_quantities(receipts.field("cumulativeGasUsed")),
-        _BLOOM_HEAD,
+        pa.scalar(_BLOOM_HEAD, pa.binary()),
         _to_binary(blooms),
         encode_lists(encode_logs(logs), log_offsets),
     ]
     if np.any(types == _DEPOSIT):
         columns += _encode_deposit_fields(receipts, types)
-    return encode_records(columns, _PREFIXES.take(pa.array(types)))
+    return encode_records(columns, _make_prefixes().take(pa.array(types)))
 
 
 def encode_logs(logs: _Array) -> _Array:
@@ -67,10 +65,16 @@ def _encode_deposit_fields(receipts: _Array, types: Any) -> list[_Array]:
     has_version = pc.and_(versions.is_valid(), pa.array(types == _DEPOSIT))
     names = ("depositNonce", "depositReceiptVersion")
     encoded = [encode_quantities(receipts.field(name), optional=True) for name in names]
-    return [pc.if_else(has_version, column, _NOTHING) for column in encoded]
+    return [pc.if_else(has_version, column, b"") for column in encoded]
 
 
 def _to_binary(blooms: Any) -> _Array:
     offsets = np.arange(0, 256 * len(blooms) + 1, 256, dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(blooms))]
     return pa.Array.from_buffers(pa.binary(), len(blooms), buffers)
+
+
+@cache
+def _make_prefixes() -> _Array:
+    """Return the byte before a receipt, by its type; legacy ones have none."""
+    return pa.array([bytes([kind]) if kind else b"" for kind in range(256)], pa.binary())

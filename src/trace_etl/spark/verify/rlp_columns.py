@@ -4,6 +4,7 @@ Every function returns a binary column whose rows are RLP items. The oracle of t
 """
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,6 @@ from trace_etl.spark.evm.columns import parse_binary, parse_fixed, parse_minimal
 
 _Array = Any  # pyarrow ships no types
 _STRING, _LIST = 0x80, 0xC0
-_NOTHING: Any = pa.scalar(b"", pa.binary())
 
 
 def make_head(size: int, kind: int) -> bytes:
@@ -27,12 +27,14 @@ def make_head(size: int, kind: int) -> bytes:
     return bytes([kind + 55 + len(length)]) + length
 
 
-# Nearly all strings and lists of a block are shorter than this, so their heads are precomputed.
+# Nearly all strings and lists of a block are shorter than this, so their heads are kept.
 _TABLE_SIZE = 4096
-_HEADS: dict[int, _Array] = {
-    kind: pa.array([make_head(size, kind) for size in range(_TABLE_SIZE)], pa.binary())
-    for kind in (_STRING, _LIST)
-}
+
+
+@cache
+def _make_head_table(kind: int) -> _Array:
+    """Return the heads of all short strings or lists, by size."""
+    return pa.array([make_head(size, kind) for size in range(_TABLE_SIZE)], pa.binary())
 
 
 def encode_hashes(texts: _Array, *, length: int) -> _Array:
@@ -83,7 +85,7 @@ def encode_lists(items: _Array, offsets: Any) -> _Array:
     return _encode_payloads(_view(items, borders[np.asarray(offsets)]))
 
 
-def encode_records(items: Sequence[_Array], prefix: _Array = _NOTHING) -> _Array:
+def encode_records(items: Sequence[_Array], prefix: _Array | None = None) -> _Array:
     """Encode one list per row from its encoded items, one column each, after a prefix of the row.
 
     Scalars count for every row.
@@ -91,10 +93,11 @@ def encode_records(items: Sequence[_Array], prefix: _Array = _NOTHING) -> _Array
     if native.kernels:
         count = next(len(item) for item in items if not isinstance(item, pa.Scalar))
         parts = [_pass_part(item) for item in items]
-        if pair := native.kernels.encode_records(_pass_part(prefix), parts, count):
+        before = b"" if prefix is None else _pass_part(prefix)
+        if pair := native.kernels.encode_records(before, parts, count):
             return native.make_binary(count, pair)
     payloads = _encode_payloads(join(items))
-    return payloads if prefix is _NOTHING else join([prefix, payloads])
+    return payloads if prefix is None else join([prefix, payloads])
 
 
 def _pass_part(part: _Array) -> Any:
@@ -120,7 +123,7 @@ def split(values: _Array) -> list[bytes]:
 
 def _make_heads(sizes: Any, kind: int) -> _Array:
     if len(sizes) and int(sizes.max()) < _TABLE_SIZE:
-        return _HEADS[kind].take(pa.array(sizes))
+        return _make_head_table(kind).take(pa.array(sizes))
     lengths, positions = np.unique(sizes, return_inverse=True)
     heads = pa.array([make_head(int(length), kind) for length in lengths], pa.binary())
     return heads.take(pa.array(positions))

@@ -10,7 +10,7 @@ import pytest
 
 from support.chain.keyed_node import NODE_KEY, KeyedNode
 from support.services import release_home
-from support.services.whole_stack import Stack, running_stack
+from support.services.whole_stack import LAST_BLOCK, Stack, running_stack, wait_until_completed
 
 RUNTIMES = """
 small_functions: {launcher: sandbox, trust: untrusted, language: python, memory_mib: 256, slots: 1}
@@ -36,3 +36,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory, keyed_node: KeyedNode) -> Ge
     with running_stack(home, f"keyed={keyed_node.url}/v3/${{secret:node_key}}") as made:
         keyed_node.upstream = made.node.url
         yield made
+
+
+@pytest.fixture(scope="session")
+def calm(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Stack:
+    """The stack after it ran the quickstart as the DAG `calm`, in eight ranges."""
+    stack.deploy("calm", tmp_path_factory.mktemp("calm"))
+    stack.json("trigger", "calm", "request", "--range", f"0-{LAST_BLOCK}")
+    wait_until_completed(stack, "calm")
+    return stack

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.services.whole_stack import LAST_BLOCK, Stack, connect
+from support.services.whole_stack import Stack, connect
 from support.waiting import eventually
 from trace_etl.cli.client import RequestRejected, StackClient
 from trace_etl.policy.bundles import build_bundle
@@ -21,14 +21,13 @@ def test_the_example_names_the_hash_of_its_function() -> None:
 
 
 @pytest.mark.usefixtures("sandbox")
-def test_a_function_reads_its_input_and_publishes_rows(stack: Stack, tmp_path: Path) -> None:
-    stack.deploy("functions_input", tmp_path)
-    stack.json("trigger", "functions_input", "request", "--range", f"0-{LAST_BLOCK}")
+def test_a_function_reads_its_input_and_publishes_rows(calm: Stack, tmp_path: Path) -> None:
+    stack = calm
     pushed = stack.json("udf", "push", str(EXAMPLE / "busy_receivers"))
     assert stack.json("udf", "list", "--name", "busy_receivers")["items"] == [pushed]
     text = (EXAMPLE / "dag.yaml").read_text()
     dag = tmp_path / "functions.yaml"
-    named = "{dataset: functions_input_receivers}}"
+    named = "{dataset: calm_receivers}}"
     chatty = push_chatty(stack, tmp_path / "chatty")
     text = text.replace(pushed["sha256"], chatty["sha256"])
     text = text.replace("{dataset: receivers}}", f"{named[:-1]}, name: receivers}}")
@@ -52,7 +51,7 @@ def test_a_function_reads_its_input_and_publishes_rows(stack: Stack, tmp_path: P
     [answer] = [json.loads(stack.trace("logs", task, "--json").stdout)]
     assert "".join(part["text"] for part in answer["parts"]).startswith("token: ***")
     with connect(stack.home) as client:
-        busy = "SELECT count(*) FROM functions_input_receivers WHERE transfers >= 5"
+        busy = "SELECT count(*) FROM calm_receivers WHERE transfers >= 5"
         [[expected]] = client.query(busy)["rows"]
         assert expected > 0
         eventually(lambda: count_alerts(client) == [expected, 5], "the sink wrote all rows")
@@ -92,7 +91,7 @@ JOB = """
   - name: {name}
     operator: udf
     runtime: {runtime}
-    inputs: [{{from: {{dataset: functions_input_receivers}}, name: receivers}}]
+    inputs: [{{from: {{dataset: calm_receivers}}, name: receivers}}]
     outputs: [alerts]
     update_strategy: append
     unique_key: [id]
@@ -108,11 +107,8 @@ DATASET = """
 
 
 @pytest.mark.usefixtures("sandbox")
-def test_functions_in_node_and_on_lambda_publish_the_same_rows(
-    stack: Stack, tmp_path: Path
-) -> None:
-    stack.deploy("functions_input", tmp_path)
-    stack.json("trigger", "functions_input", "request", "--range", f"0-{LAST_BLOCK}")
+def test_functions_in_node_and_on_lambda_publish_the_same_rows(calm: Stack, tmp_path: Path) -> None:
+    stack = calm
     functions = {
         "typed": ("ecs_udf_ts", "rule.ts", RULE_TS),
         "warm": ("lambda", "rule.py", RULE_LAMBDA),
@@ -136,15 +132,15 @@ def test_functions_in_node_and_on_lambda_publish_the_same_rows(
 
     eventually(ended, "both functions ran for every partition")
     with connect(stack.home) as client:
-        [[expected]] = client.query(
-            "SELECT count(*) FROM functions_input_receivers WHERE transfers >= 5"
-        )["rows"]
+        [[expected]] = client.query("SELECT count(*) FROM calm_receivers WHERE transfers >= 5")[
+            "rows"
+        ]
         for name in functions:
             eventually(lambda name=name: count_ids(client, name) == expected, f"rows of {name}")
     event = {
         "config": {"at_least": 5},
         "scope": {"start": 0},
-        "inputs": [{"name": "receivers", "sql": "SELECT * FROM functions_input_receivers"}],
+        "inputs": [{"name": "receivers", "sql": "SELECT * FROM calm_receivers"}],
         "outputs": [{"name": "alerts"}],
     }
     (tmp_path / "event.json").write_text(json.dumps(event))

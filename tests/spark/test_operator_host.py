@@ -225,6 +225,89 @@ def test_a_refused_call_fails_the_operator_with_the_code_of_the_refusal(hosts: H
     assert (failure.code, failure.retryable) == ("lease_lost", False)
 
 
+# --- a native program ----------------------------------------------------------------------------
+
+PROGRAM = """#!{python}
+import json, os, sys
+import pyarrow as pa, pyarrow.parquet as pq
+
+request = json.load(sys.stdin)
+print("reads", *request["inputs"], file=sys.stderr, flush=True)
+config = request["config"]
+if "fail" in config:
+    json.dump({{"error": {{"message": config["fail"], "retryable": False}}}}, sys.stdout)
+    sys.exit(1)
+files = [url.removeprefix("file://") for url in request["inputs"]["blocks"]]
+rows = sum(pq.read_metadata(file).num_rows for file in files)
+table = pa.table({{"rows": [rows], "key": [os.environ["key"][::-1]]}})
+[[name, path]] = request["outputs"].items()
+pq.write_table(table, path)
+json.dump({{"outputs": {{name: {{"rows": 1 + config.get("lie", 0)}}}}}}, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def blocks(hosts: HostRunner) -> Any:
+    produced = ingest(30, 39, outputs=["blocks"])
+    hosts.run(produced, Listener().link())
+    return as_input(produced, name="blocks")
+
+
+def count_blocks(blocks: Any, **settings: object) -> Any:
+    config = {"program": "count", "settings": settings}
+    return task("native", config, ["counted"], scope=range_scope(30, 39), inputs=[blocks])
+
+
+def test_a_native_program_reads_files_and_writes_a_file(
+    hosts: HostRunner, blocks: Any, objects: Path
+) -> None:
+    heard, payload = Listener(), count_blocks(blocks)
+    result = hosts.run(payload, heard.link(key=SECRET))
+    assert [output.row_count for output in result.outputs] == [1]
+    assert rows(objects, payload, "counted") == [{"rows": 10, "key": SECRET[::-1]}]
+    assert heard.output == b"reads blocks\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "retryable"),
+    [
+        ({"fail": "no such token"}, "no such token", False),
+        ({"lie": 1}, "output counted: the file has 1 rows, but the program reported 2", True),
+    ],
+)
+def test_a_native_program_that_fails_or_lies_fails_the_task(
+    hosts: HostRunner, blocks: Any, settings: dict[str, Any], message: str, retryable: bool
+) -> None:
+    with pytest.raises(FailedInHost) as failed:
+        hosts.run(count_blocks(blocks, **settings), Listener().link(key=SECRET))
+    failure = describe_failure(failed.value)
+    assert (failure.code, failure.message) == ("program_failed", message)
+    assert failure.retryable is retryable
+
+
+def test_a_missing_native_program_is_named(hosts: HostRunner, blocks: Any) -> None:
+    payload = task("native", {"program": "absent"}, ["counted"], inputs=[blocks])
+    with pytest.raises(FailedInHost, match=r"config\.program: .*absent is not an executable file"):
+        hosts.run(payload, Listener().link())
+
+
+# --- hosts and JVMs that end. These tests are last, so that those above share one JVM. -----------
+
+
+def test_a_killed_jvm_is_replaced_in_the_same_host(hosts: HostRunner) -> None:
+    hosts.warm()
+    host = find_host()
+    find_jvm(host).kill()
+    query = select("SELECT 1 AS n")
+    for _ in range(3):  # the first attempts may find out that Spark is lost
+        try:
+            hosts.run(query, Listener().link())
+            break
+        except FailedInHost as error:
+            assert error.failure.retryable, error.failure
+    assert find_host().pid == host.pid
+
+
 def run_stubborn(
     hosts: HostRunner, pool: ThreadPoolExecutor, file: Path, obeys: bool = False, **changes: object
 ) -> tuple[UUID, Any]:
@@ -248,7 +331,8 @@ def test_a_task_that_ignores_its_cancellation_ends_with_its_host(
         size = file.stat().st_size
     assert has_ended(host)
     assert file.stat().st_size == size
-    hosts.run(ingest(20, 21, outputs=["blocks"]), Listener().link())  # in another host
+    with pytest.raises(FailedInHost):  # in another host
+        hosts.run(task("talkative", {"say": "hello"}, ["told"]), Listener().link())
     assert find_host().pid != host.pid
 
 
@@ -299,20 +383,6 @@ def test_a_killed_host_takes_its_jvm_along(hosts: HostRunner, tmp_path: Path) ->
         with pytest.raises(HostLost):
             running.result(60)
     eventually(lambda: has_ended(host) and has_ended(jvm), "both have ended")
-
-
-def test_a_killed_jvm_is_replaced_in_the_same_host(hosts: HostRunner) -> None:
-    hosts.warm()
-    host = find_host()
-    find_jvm(host).kill()
-    query = select("SELECT 1 AS n")
-    for _ in range(3):  # the first attempts may find out that Spark is lost
-        try:
-            hosts.run(query, Listener().link())
-            break
-        except FailedInHost as error:
-            assert error.failure.retryable, error.failure
-    assert find_host().pid == host.pid
 
 
 BRIEF: dict[str, Any] = {"org_id": UUID(int=5), "runtime": "brief"}
@@ -390,67 +460,3 @@ def test_a_late_answer_is_not_taken_for_the_next_metrics(hosts: HostRunner) -> N
         eventually(lambda: not host._answers["metrics"].empty(), "the late answer has come")
         talk()
         assert read(host) == before + 1
-
-
-PROGRAM = """#!{python}
-import json, os, sys
-import pyarrow as pa, pyarrow.parquet as pq
-
-request = json.load(sys.stdin)
-print("reads", *request["inputs"], file=sys.stderr, flush=True)
-config = request["config"]
-if "fail" in config:
-    json.dump({{"error": {{"message": config["fail"], "retryable": False}}}}, sys.stdout)
-    sys.exit(1)
-files = [url.removeprefix("file://") for url in request["inputs"]["blocks"]]
-rows = sum(pq.read_metadata(file).num_rows for file in files)
-table = pa.table({{"rows": [rows], "key": [os.environ["key"][::-1]]}})
-[[name, path]] = request["outputs"].items()
-pq.write_table(table, path)
-json.dump({{"outputs": {{name: {{"rows": 1 + config.get("lie", 0)}}}}}}, sys.stdout)
-"""
-
-
-@pytest.fixture(scope="module")
-def blocks(hosts: HostRunner) -> Any:
-    produced = ingest(30, 39, outputs=["blocks"])
-    hosts.run(produced, Listener().link())
-    return as_input(produced, name="blocks")
-
-
-def count_blocks(blocks: Any, **settings: object) -> Any:
-    config = {"program": "count", "settings": settings}
-    return task("native", config, ["counted"], scope=range_scope(30, 39), inputs=[blocks])
-
-
-def test_a_native_program_reads_files_and_writes_a_file(
-    hosts: HostRunner, blocks: Any, objects: Path
-) -> None:
-    heard, payload = Listener(), count_blocks(blocks)
-    result = hosts.run(payload, heard.link(key=SECRET))
-    assert [output.row_count for output in result.outputs] == [1]
-    assert rows(objects, payload, "counted") == [{"rows": 10, "key": SECRET[::-1]}]
-    assert heard.output == b"reads blocks\n"
-
-
-@pytest.mark.parametrize(
-    ("settings", "message", "retryable"),
-    [
-        ({"fail": "no such token"}, "no such token", False),
-        ({"lie": 1}, "output counted: the file has 1 rows, but the program reported 2", True),
-    ],
-)
-def test_a_native_program_that_fails_or_lies_fails_the_task(
-    hosts: HostRunner, blocks: Any, settings: dict[str, Any], message: str, retryable: bool
-) -> None:
-    with pytest.raises(FailedInHost) as failed:
-        hosts.run(count_blocks(blocks, **settings), Listener().link(key=SECRET))
-    failure = describe_failure(failed.value)
-    assert (failure.code, failure.message) == ("program_failed", message)
-    assert failure.retryable is retryable
-
-
-def test_a_missing_native_program_is_named(hosts: HostRunner, blocks: Any) -> None:
-    payload = task("native", {"program": "absent"}, ["counted"], inputs=[blocks])
-    with pytest.raises(FailedInHost, match=r"config\.program: .*absent is not an executable file"):
-        hosts.run(payload, Listener().link())

@@ -6,7 +6,7 @@ A test plays the worker: it claims tasks and completes them over the task API, s
 import json
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    expect,
+    sync_playwright,
+)
 
 from support.dags.pressure import graph
 from support.data.buffered import batch_target
@@ -193,12 +199,15 @@ class Visit:
         assert page.locator("img[src=x], script:not([src])").count() == 0
         assert page.title() != "pwned"
 
-    def check_accessible(self, page: Page | None = None) -> None:
-        """Check that axe finds nothing serious on the page."""
+    def check_accessible(self, page: Page | None = None, *, rules: Sequence[str] = ()) -> None:
+        """Check that axe finds nothing serious on the page, by all of its rules or by some."""
         page = page or self.page
         if not page.evaluate("'axe' in window"):
             page.evaluate(AXE.read_text())
-        found = page.evaluate("axe.run({resultTypes: ['violations']})")
+        options: dict[str, Any] = {"resultTypes": ["violations"]}
+        if rules:
+            options["runOnly"] = list(rules)
+        found = page.evaluate("options => axe.run(options)", options)
         serious = [
             f"{v['id']}: {v['nodes'][0]['html'][:200]} {v['nodes'][0]['failureSummary']}"
             for v in found["violations"]

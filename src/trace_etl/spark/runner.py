@@ -73,7 +73,7 @@ class SparkRunner:
 
     def warm(self) -> None:
         """Start Spark and warm it up for the first tasks. Raises SparkNotStarted."""
-        warm_up(self.session.get(), self.session.engine, self.settings)
+        warm_up(self.session.get(), self.settings)
 
     def run(self, task: TaskPayload, link: DispatcherLink | None = None) -> TaskResult:
         """Run the task and return what it produced. Raises OperatorError."""

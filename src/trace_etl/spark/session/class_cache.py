@@ -16,7 +16,7 @@ from trace_etl.spark.errors import SparkNotStarted
 from trace_etl.spark.session import jvm
 from trace_etl.spark.session.classic_engine import ClassicEngine
 from trace_etl.spark.session.warm_session import WarmSession
-from trace_etl.spark.session.warmup import warm_up
+from trace_etl.spark.session.warmup import plan_read, warm_up
 from trace_etl.spark.settings import SparkSettings
 
 _DUMP_SECONDS = 600.0  # a busy machine is slow
@@ -59,7 +59,8 @@ def _record_classes(home: Path, directory: Path, recorded: Path) -> None:
     session = WarmSession(settings)
     try:
         spark = session.get()
-        warm_up(spark, session.engine, settings)
+        warm_up(spark, settings)
+        plan_read(spark, session.engine)
         _run_sample_queries(spark, directory / "table")
         assert isinstance(session.engine, ClassicEngine) and session.engine.jvm is not None
         session.engine.jvm.stop(_DUMP_SECONDS)  # the JVM writes the recording at exit

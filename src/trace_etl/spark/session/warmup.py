@@ -1,10 +1,9 @@
-"""Warm Spark up before the first task: start Python workers and the data source's planner."""
+"""Warm Spark up before the first task: start its Python workers."""
 
 import importlib
 import re
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,19 +20,17 @@ from trace_etl.spark.session.executors import freeze_imports
 from trace_etl.spark.settings import SparkSettings
 
 
-def warm_up(spark: SparkSession, engine: SparkEngine, settings: SparkSettings) -> None:
-    """Start Python workers for reading and writing, and the planner. Makes no RPC call.
+def warm_up(spark: SparkSession, settings: SparkSettings) -> None:
+    """Start Python workers for reading and writing. Makes no RPC call.
+
+    The planners of Python data sources start with the first read that needs them: most tasks have none, and they
+    cost more to start than the workers.
 
     Raises SparkNotStarted if a Spark Connect server cannot run Trace's code or see its objects.
     """
     if is_connect(settings.master):
         _check_server(spark, settings)
-    with ThreadPoolExecutor(2) as pool:
-        for future in [
-            pool.submit(_start_workers, spark, cores(settings.master)),
-            pool.submit(_plan_read, spark, engine),
-        ]:
-            future.result()
+    _start_workers(spark, cores(settings.master))
 
 
 def _check_server(spark: SparkSession, settings: SparkSettings) -> None:
@@ -95,7 +92,8 @@ def _copy_batches(batches: Iterator[Any]) -> Iterator[Any]:
     freeze_imports()
 
 
-def _plan_read(spark: SparkSession, engine: SparkEngine) -> None:
+def plan_read(spark: SparkSession, engine: SparkEngine) -> None:
+    """Start the planners of Python data sources. Makes no RPC call."""
     frame = (
         spark.read.format("evm")
         .option("rpc_url", "http://127.0.0.1")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-_MIN_PAUSE, _MAX_PAUSE = 0.02, 0.25
+_MIN_PAUSE, _MAX_PAUSE = 0.02, 0.5
 
 
 def eventually(

@@ -26,10 +26,20 @@ def browser() -> Generator[Browser]:
         yield opened
 
 
-@pytest.fixture
-def admin(browser: Browser, world: World) -> Generator[Visit]:
+@pytest.fixture(scope="module")
+def admin_window(browser: Browser, world: World) -> Generator[Visit]:
     with visit(browser, world.url, world.token()) as made:
         yield made
+
+
+@pytest.fixture
+def admin(admin_window: Visit) -> Generator[Visit]:
+    """The window of an admin. Tests share it, because opening one takes as long as most tests."""
+    try:
+        yield admin_window
+        admin_window.check()
+    finally:
+        admin_window.reset()
 
 
 @pytest.fixture

@@ -193,6 +193,16 @@ class Visit:
         foreign = [url for url in self.requests if not url.startswith(local)]
         assert not foreign, foreign
 
+    def reset(self) -> None:
+        """Close other tabs, forget what this one stored, and open the first page."""
+        for page in self.context.pages:
+            if page != self.page:
+                page.close()
+        self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        self.go("/")
+        self.problems.clear()
+        self.requests.clear()
+
     def check_texts(self, page: Page | None = None) -> None:
         """Check that nothing users wrote became an element or ran."""
         page = page or self.page

@@ -49,7 +49,7 @@ test-peers: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Compare with the t
 	$(BIN)/pytest -n 0 tests/peers $(TESTS)
 
 test-liars: $(VENV)/.bench $(VENV)/.prepared $(VENV)/ethereum-etl/.installed ## Lie to Trace, cryo and ethereum-etl, and print who wrote wrong rows
-	TRACE_TEST_PEERS=1 $(BIN)/pytest -n 0 -s tests/liars $(TESTS)
+	TRACE_TEST_PEERS=1 $(BIN)/pytest -n 0 -s tests/liars tests/e2e/test_liars.py $(TESTS)
 
 test-s3: $(VENV)/.dev $(VENV)/.prepared $(VENV)/ministack/.installed ## Run the tests against a server of S3, IAM and STS
 	$(BIN)/pytest -n 0 tests/aws $(TESTS)

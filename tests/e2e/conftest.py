@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from support.chain.keyed_node import NODE_KEY, KeyedNode
+from support.chain.lying_node import LyingNode, list_pools, running_liar
 from support.services import release_home
 from support.services.whole_stack import LAST_BLOCK, Stack, running_stack, wait_until_completed
 
@@ -27,13 +28,23 @@ def keyed_node() -> Generator[KeyedNode]:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory, keyed_node: KeyedNode) -> Generator[Stack]:
+def liar() -> Generator[LyingNode]:
+    """A node that tells every lie, each at another URL."""
+    with running_liar() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def stack(
+    tmp_path_factory: pytest.TempPathFactory, keyed_node: KeyedNode, liar: LyingNode
+) -> Generator[Stack]:
     home = tmp_path_factory.mktemp("stack") / "home"
     release_home.unpack(home)
     (home / "runtimes.yaml").write_text(RUNTIMES)
     (home / "secrets").mkdir(mode=0o700, exist_ok=True)
     (home / "secrets" / "node_key").write_text(f"{NODE_KEY}\n")
-    with running_stack(home, f"keyed={keyed_node.url}/v3/${{secret:node_key}}") as made:
+    keyed = f"keyed={keyed_node.url}/v3/${{secret:node_key}}"
+    with running_stack(home, keyed, *list_pools(liar)) as made:
         keyed_node.upstream = made.node.url
         yield made
 

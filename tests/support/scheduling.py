@@ -14,6 +14,7 @@ _GROUPS = {
     "e2e/test_release_home": "stack",
     "e2e/test_alerts": "stack",
     "e2e/test_secrets": "stack",
+    "e2e/test_liars": "stack",
     "e2e/test_worker_chaos": "stack",
     "e2e/test_quickstart": "stack",  # ends the stack that the ones before it share
     "tests/peers/": "spark",
@@ -21,6 +22,7 @@ _GROUPS = {
     "tests/cluster/": "cluster",
     "tests/aws/": "aws",
     "tests/liars/": "liars",
+    "browser/test_console_on_a_chain": "chain",  # expects a stack without DAGs
     "chain/test_whole_stack": "chain",
     "chain/test_real_node": "chain",
     "e2e/test_worker_resilience": "resilience",

@@ -7,7 +7,8 @@ reader that asks for logs, for receipts of a block or for single receipts gets t
 import copy
 import gzip
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -257,6 +258,27 @@ class LyingNode(NodeServer):
             span = range(at(params[0]["fromBlock"]), at(params[0]["toBlock"]) + 1)
             return [log for n in span if n <= head for r in blocks[n][1] for log in r["logs"]]
         return None
+
+
+def new_chain(seed: int = 21) -> DevChain:
+    """Return the chain that the node lies about."""
+    return DevChain(seed=seed, length=LAST + 1, txs_per_block=6)
+
+
+@contextmanager
+def running_liar() -> Generator[LyingNode]:
+    """Run a node with blocks of two forks."""
+    with LyingNode(new_chain(), new_chain(22), LAST) as made:
+        yield made
+
+
+def list_pools(node: LyingNode) -> list[str]:
+    """Return two RPC pools for each lie, as NAME=URL: the liar alone, and with an honest endpoint."""
+    urls: list[str] = []
+    for name in FAULTS:
+        alone, honest = node.url(name), f"{node.url('honest')}/{name}"
+        urls += [f"{name}={alone}", f"{name}_helped={alone}", f"{name}_helped={honest}"]
+    return urls
 
 
 def _read(chain: DevChain, number: int) -> tuple[Block, Receipts]:

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from support.chain.chain_rows import as_json, expected
-from support.chain.lying_node import FAULTS, LAST
+from support.chain.lying_node import FAULTS, LAST, new_chain
 from support.services.whole_stack import Stack, connect
 from support.waiting import eventually
 from trace_etl.cli.client import RequestRejected, StackClient
-from trace_etl.devtools.devchain import DevChain
 
 TABLES = ("blocks", "transactions", "logs")
 # The tip is followed by both engines.
@@ -50,7 +49,7 @@ def write_follower_dag(path: Path) -> Path:
         for lie in FOLLOWED
         for table in TABLES
     ]
-    return write_jobs(path, "tip", jobs, names)
+    return write_jobs(path, "liars_tip", jobs, names)
 
 
 def write_jobs(path: Path, dag: str, jobs: list[str], names: list[str]) -> Path:
@@ -117,8 +116,8 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def right(chain: DevChain) -> dict[str, Rows]:
-    return {table: as_json(rows) for table, rows in expected(chain, 0, LAST).items()}
+def right() -> dict[str, Rows]:
+    return {table: as_json(rows) for table, rows in expected(new_chain(), 0, LAST).items()}
 
 
 def sort_rows(rows: Rows) -> Rows:
@@ -175,11 +174,11 @@ def test_every_lie_is_refused_or_corrected(
 def test_a_follower_of_a_liar_shows_no_wrong_row(
     stack: Stack, right: dict[str, Rows], tmp_path: Path
 ) -> None:
-    done = stack.trace("deploy", "--no-check", str(write_follower_dag(tmp_path / "tip.yaml")))
+    done = stack.trace("deploy", "--no-check", str(write_follower_dag(tmp_path / "liars_tip.yaml")))
     assert done.returncode == 0, done.stderr
     log = stack.home / "logs" / "worker.log"
     for lie in FOLLOWED:
-        event = f'"job": "tip.{lie}"'
+        event = f'"job": "liars_tip.{lie}"'
         eventually(
             lambda event=event: any(
                 "follower_waits" in line and event in line for line in log.read_text().splitlines()
@@ -190,7 +189,7 @@ def test_a_follower_of_a_liar_shows_no_wrong_row(
             for table in TABLES:
                 rows = read_rows(client, f"tip_{lie}_{table}")
                 assert all(row in right[table] for row in rows)
-    assert stack.trace("pause", "tip").returncode == 0
+    assert stack.trace("pause", "liars_tip").returncode == 0
 
 
 def describe(task: dict[str, Any]) -> str:

@@ -33,13 +33,13 @@ def admin_window(browser: Browser, world: World) -> Generator[Visit]:
 
 
 @pytest.fixture
-def admin(admin_window: Visit) -> Generator[Visit]:
+def admin(admin_window: Visit, world: World) -> Generator[Visit]:
     """The window of an admin. Tests share it, because opening one takes as long as most tests."""
     try:
         yield admin_window
         admin_window.check()
     finally:
-        admin_window.reset()
+        admin_window.reset(world.token())
 
 
 @pytest.fixture

@@ -48,7 +48,9 @@ def test_the_example_notebook_runs_in_a_jupyter_kernel(
     assert 'BLOCKS, RECEIVERS = "blocks", "receivers"' in names.source
     names.source = 'BLOCKS, RECEIVERS = "calm_blocks", "calm_receivers"'
     monkeypatch.setenv("TRACE_HOME", str(calm.home))
-    monkeypatch.setenv("POLARS_FMT_MAX_ROWS", "1000")  # other tests of this stack have many datasets
+    monkeypatch.setenv(
+        "POLARS_FMT_MAX_ROWS", "1000"
+    )  # other tests of this stack have many datasets
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     shown = [
         output["data"]["text/plain"]

@@ -193,15 +193,22 @@ class Visit:
         foreign = [url for url in self.requests if not url.startswith(local)]
         assert not foreign, foreign
 
-    def reset(self) -> None:
-        """Close other tabs, forget what this one stored, and open the first page."""
+    def reset(self, token: str) -> None:
+        """Close other tabs, forget what was stored, and log in again."""
         for page in self.context.pages:
             if page != self.page:
                 page.close()
+        self.page.goto(f"{self.url}/login")
         self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
-        self.go("/")
+        self.context.clear_cookies()
+        self.log_in(token)
         self.problems.clear()
         self.requests.clear()
+
+    def log_in(self, token: str) -> None:
+        """Log in with a one-time link."""
+        self.page.goto(create_link(self.url, token))
+        self.page.wait_for_selector(".shell")
 
     def check_texts(self, page: Page | None = None) -> None:
         """Check that nothing users wrote became an element or ran."""
@@ -254,8 +261,7 @@ def open_visit(browser: Browser, url: str, **options: Any) -> Generator[Visit]:
 def visit(browser: Browser, url: str, token: str, **options: Any) -> Generator[Visit]:
     """Log in with a one-time link, and check at the end that nothing went wrong."""
     with open_visit(browser, url, **options) as made:
-        made.page.goto(create_link(url, token))
-        made.page.wait_for_selector(".shell")
+        made.log_in(token)
         yield made
 
 

@@ -4,12 +4,14 @@ import faulthandler
 import functools
 import gc
 import os
+import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import typer.testing
 from hypothesis import HealthCheck, settings
 
@@ -115,6 +117,9 @@ def replicas(
         running = [stack.enter_context(live(secrets, dsns, objects)) for _ in range(2)]
         yield [stack.enter_context(bench(one)) for one in running]
 
+
+# Services on threads of a test process log to standard error, and not into the output of its commands.
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
 
 # A test process builds the commands of `trace` once, and not for each command that it runs.
 typer.testing._get_command = functools.cache(typer.testing._get_command)

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.cli import run_command
 from support.lifecycle.lifecycle import Attempt, bench
 from support.services.dispatcher import Live, Secrets, live
 from support.services.postgres import Templates, copied
@@ -46,8 +47,7 @@ class Stack:
         return {**os.environ, "TRACE_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
 
     def trace(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [*PROGRAM, *arguments]
-        return subprocess.run(command, env=self.env, capture_output=True, text=True)
+        return run_command(*arguments, TRACE_HOME=str(self.home))
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,10 @@
 import csv
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,23 +38,12 @@ class Shell:
 
     home: Path
     live: Live
-    in_subprocess: bool = False
-    """Run in a separate process, because services in the test process log to the same standard output."""
 
     def run(self, *arguments: str, stdin: str | None = None) -> CommandResult:
         # The SQL check needs Spark and has its own tests.
         environment = {"TRACE_HOME": str(self.home), "TRACE_CHECK": "0"}
-        if not self.in_subprocess:
-            result = CliRunner().invoke(app, list(arguments), env=environment, input=stdin)
-            return CommandResult(result.exit_code, result.stdout, result.stderr)
-        ran = subprocess.run(
-            [sys.executable, "-c", "from trace_etl.cli.main import main; main()", *arguments],
-            env={**os.environ, **environment},
-            input=stdin,
-            capture_output=True,
-            text=True,
-        )
-        return CommandResult(ran.returncode, ran.stdout, ran.stderr)
+        result = CliRunner().invoke(app, list(arguments), env=environment, input=stdin)
+        return CommandResult(result.exit_code, result.stdout, result.stderr)
 
     def out(self, *arguments: str) -> str:
         result = self.run(*arguments)
@@ -123,7 +109,7 @@ def _with_blocks(shell: Shell, dag: str) -> Generator[Shell]:
     warehouse.commit("blocks", 0, 9, rows)
     with running_query_service(shell.live.secrets, shell.live.dsns, warehouse.objects) as query:
         connect(shell.home, shell.live, query.cfg.query_port)
-        yield replace(shell, in_subprocess=True)
+        yield shell
 
 
 def test_the_rows_of_a_table_in_postgres_are_counted(query_shell: Shell) -> None:

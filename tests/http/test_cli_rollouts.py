@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.cli import run_command
 from support.dags.rollouts import RolloutDag
 from support.lifecycle.lifecycle import bench
 from support.services.dispatcher import Secrets, live
@@ -34,13 +35,11 @@ class Shell:
         return str(path)
 
     @property
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "TRACE_HOME": str(self.directory / "home"), "TRACE_CHECK": "0"}
+    def settings(self) -> dict[str, str]:
+        return {"TRACE_HOME": str(self.directory / "home"), "TRACE_CHECK": "0"}
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*PROGRAM, *arguments], env=self.environment, capture_output=True, text=True
-        )
+        return run_command(*arguments, **self.settings)
 
     def out(self, *arguments: str) -> str:
         result = self.run(*arguments)
@@ -60,7 +59,7 @@ class Shell:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*PROGRAM, *arguments],
-            env=self.environment,
+            env={**os.environ, **self.settings},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -1,5 +1,6 @@
 """Commands that run against a Dispatcher of a test."""
 
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,12 @@ from support.lifecycle.lifecycle import Bench
 from trace_etl.cli.main import app
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
+
+
+def run_command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in the test process: a process of its own would import the program again."""
+    result = CliRunner().invoke(app, list(words), env=environment)
+    return subprocess.CompletedProcess(words, result.exit_code, result.stdout, result.stderr)
 
 
 def connected_cli(bench: Bench, directory: Path) -> Callable[..., str]:

@@ -6,6 +6,12 @@ import sys
 from pathlib import Path
 
 _TESTS = Path(__file__).parents[1]
+# Only the plugins of this test: neither those that are installed nor those that the environment names.
+_ENVIRONMENT = {
+    "PYTHONPATH": str(_TESTS),
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTEST_ADDOPTS": "",
+}
 _CONFTEST = """
 from support.scheduling import GroupScheduling
 
@@ -40,7 +46,7 @@ def test_a_run_goes_on_after_a_test_process_died(tmp_path: Path) -> None:
     process = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", "2"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(_TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={**os.environ, **_ENVIRONMENT},
         capture_output=True,
         text=True,
         timeout=120,

@@ -190,6 +190,8 @@ async def test_an_unexpected_error_reveals_no_details(client: httpx.AsyncClient,
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["code"] == "internal"
     assert "secret" not in answer.text
+    # The server closes a connection on which the application raised an error.
+    assert (answer.headers.get("connection") == "close") == (name == "surprise")
 
 
 async def test_a_malformed_body_names_the_field(client: httpx.AsyncClient) -> None:

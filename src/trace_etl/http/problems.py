@@ -223,5 +223,6 @@ async def _handle_disconnect(_: Request, __: Exception) -> Response:
 
 
 async def _handle_unexpected_error(_: Request, __: Exception) -> JSONResponse:
-    # Starlette raises the error again after this response, so that it is logged.
-    return _make_response(*problem(TraceError()))
+    # Starlette raises the error again after this response, so that it is logged. The server then closes the
+    # connection, on which the client would otherwise send its next request.
+    return _make_response(*problem(TraceError()), {"Connection": "close"})

@@ -75,7 +75,7 @@ async def ask(
     async def keep(piece: bytes) -> None:
         pieces.append(piece)
 
-    await process.run(text, views, limits, None, keep)
+    await process.run(text, views, limits, None, keep, is_checked=True)
     return b"".join(pieces)
 
 
@@ -233,6 +233,7 @@ def test_a_process_is_replaced_after_a_run_but_not_after_a_check(
             "data_dsn": None,
             "format": "json",
             "caller": "",
+            "is_checked": True,
         },
     ):
         frames.send(ours, frames.REQUEST, orjson.dumps({**request, "limits": asdict(LIMITS)}))
@@ -362,7 +363,15 @@ def test_a_caller_gets_the_process_again_that_kept_its_views(
             pieces.append(piece)
 
         await process.run(
-            "SELECT * FROM rows", views, LIMITS, None, keep, ResultFormat.JSON, None, caller
+            "SELECT * FROM rows",
+            views,
+            LIMITS,
+            None,
+            keep,
+            ResultFormat.JSON,
+            None,
+            caller,
+            is_checked=True,
         )
         return b"".join(pieces)
 

@@ -13,8 +13,12 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from trace_etl.client.stored_columns import read_schema, read_tables
+from trace_etl.model.column_stream import MAGIC
+
 _ERRORS = (OSError, HTTPException)
 _PIECE = 256 * 1024
+ARROW_START = b"\xff\xff\xff\xff"  # of an Arrow stream
 
 
 class CannotConnect(Exception):
@@ -45,11 +49,17 @@ class ResultBody:
         while piece := self._read_piece():
             yield piece
 
-    def open_arrow(self) -> Any:
-        """Return a reader of the Arrow stream."""
+    def open_columns(self) -> tuple[Any, Iterator[Any]]:
+        """Return the schema of a result in the format `columns`, and its tables or record batches."""
         import pyarrow as pa
 
-        return pa.ipc.open_stream(pa.PythonFile(cast(Any, _BufferReader(self.response)), mode="r"))
+        source = _BufferReader(self.response)
+        if source.read_exactly(len(MAGIC)) == MAGIC:
+            schema = read_schema(source)
+            return schema, read_tables(source, schema)
+        source.unread(ARROW_START)
+        reader = pa.ipc.open_stream(pa.PythonFile(cast(Any, source), mode="r"))
+        return reader.schema, reader
 
     def finish(self) -> None:
         """Read the end of the result. Raises ConnectionEnded if it is incomplete."""
@@ -68,15 +78,38 @@ class _BufferReader:
 
     def __init__(self, response: HTTPResponse) -> None:
         self._response = response
+        self._unread = b""
+
+    def unread(self, content: bytes) -> None:
+        """Let the next `read` return bytes that were read already."""
+        self._unread = content
 
     def read(self, size: int) -> bytes:
+        begin, self._unread = self._unread[:size], self._unread[size:]
         with _translate_errors():
-            return self._response.read(size)
+            return begin + self._response.read(size - len(begin))
+
+    def read_exactly(self, size: int) -> bytes:
+        content = self.read(size)
+        if len(content) < size:
+            raise ConnectionEnded("the result is incomplete")
+        return content
+
+    def fill(self, buffer: memoryview) -> None:
+        filled = 0
+        while filled < len(buffer):
+            with _translate_errors():
+                received = self._response.readinto(buffer[filled:])
+            if not received:
+                raise ConnectionEnded("the result is incomplete")
+            filled += received
 
     def read_buffer(self, size: int) -> Any:
         """Called by Arrow instead of `read` for messages and their columns."""
         import pyarrow as pa
 
+        if self._unread:
+            return pa.py_buffer(self.read(size))
         buffer = pa.allocate_buffer(size, resizable=True)
         with _translate_errors():
             received = self._response.readinto(cast(Any, memoryview(buffer)))

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 Params = Mapping[str, Any] | Sequence[Any] | None
 
 
+def _join(schema: Any, pieces: Iterator[Any]) -> "pa.Table":
+    """Return tables or record batches as one table, without copying them."""
+    import pyarrow as pa
+
+    found = list(pieces)
+    if found and isinstance(found[0], pa.Table):
+        return pa.concat_tables(found)
+    return pa.Table.from_batches(found, schema=schema)
+
+
 class QueryResult:
     """A query that runs when its rows are asked for.
 
@@ -37,9 +47,10 @@ class QueryResult:
 
         Raises RequestRejected, NotRunning, or ResultIncomplete in the middle of the result.
         """
-        with self._stack.stream(self._sql, format="arrow", params=self._params) as body:
+        with self._stack.stream(self._sql, format="columns", params=self._params) as body:
             self._pinned = body.pinned
-            yield from body.open_arrow()
+            for piece in body.open_columns()[1]:
+                yield from piece.to_batches() if hasattr(piece, "to_batches") else (piece,)
             body.finish()
 
     def arrow(self) -> "pa.Table":
@@ -47,9 +58,10 @@ class QueryResult:
         import pyarrow as pa
 
         if self._table is None:
-            with self._stack.stream(self._sql, format="arrow", params=self._params) as body:
+            with self._stack.stream(self._sql, format="columns", params=self._params) as body:
                 self._pinned = body.pinned
-                self._table = body.open_arrow().read_all()
+                schema, pieces = body.open_columns()
+                self._table = _join(schema, pieces)
                 body.finish()
         assert isinstance(self._table, pa.Table)
         return self._table

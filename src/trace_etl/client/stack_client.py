@@ -88,8 +88,8 @@ class StackClient:
 
     def query(self, sql: str, limit: int | None = None, **fields: object) -> Answer:
         """Run a query in the Query Service. Raises RequestRejected or NotRunning."""
-        body = _drop_nulls({"sql": sql, "limit": limit, **fields})
-        return self._send("POST", f"{self.query_url}/v1/query", json=body, timeout=_QUERY_TIMEOUT)
+        with self._post_query({"sql": sql, "limit": limit, **fields}) as answer:
+            return cast(Answer, json.loads(b"".join(ResultBody(answer).pieces())))
 
     def get_snapshot(self, name: str) -> Answer:
         """Fetch the files of one snapshot of a dataset. Raises RequestRejected or NotRunning."""
@@ -101,24 +101,28 @@ class StackClient:
 
         Raises RequestRejected, NotRunning, or in the middle of the result ResultIncomplete.
         """
+        with self._post_query({"sql": sql, "stream": True, **fields}) as answer:
+            yield ResultBody(answer)
+
+    @contextmanager
+    def _post_query(self, fields: Mapping[str, object]) -> "Generator[HTTPResponse]":
         url = f"{self.query_url}/v1/query"
         answer: HTTPResponse | None = None
-        body = _drop_nulls({"sql": sql, "stream": True, **fields})
         try:
-            with self.results.post("/v1/query", body, _QUERY_TIMEOUT) as answer:
+            with self.results.post("/v1/query", _drop_nulls(fields), _QUERY_TIMEOUT) as answer:
                 if answer.status >= _FIRST_ERROR:
                     raise RequestRejected(answer.status, _parse_problem(answer, url))
-                yield ResultBody(answer)
+                yield answer
         except CannotConnect as error:
             raise NotRunning(f"cannot connect to {url}: {error}") from error
         except ConnectionEnded as error:
-            if answer is None:
+            if answer is None or _QUERY_ID not in answer.headers:
                 raise RequestRejected(0, {"detail": f"no answer from {url}: {error}"}) from error
             raise self._explain_end(answer, error) from error
 
     def _explain_end(self, answer: "HTTPResponse", error: Exception) -> Exception:
         """Return why a result ended in the middle, as the Query Service reports it."""
-        path = f"/v1/query/{answer.headers.get(_QUERY_ID, '-')}/failure"
+        path = f"/v1/query/{answer.headers[_QUERY_ID]}/failure"
         try:
             problem = self._send("GET", self.query_url + path)
         except (RequestRejected, NotRunning):

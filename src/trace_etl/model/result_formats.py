@@ -9,6 +9,8 @@ class ResultFormat(StrEnum):
     """An Arrow IPC stream."""
     PARQUET = "parquet"
     CSV = "csv"
+    COLUMNS = "columns"
+    """For `trace_etl.client`: stored columns if they are the whole result, else an Arrow IPC stream."""
 
 
 MEDIA_TYPES = {
@@ -16,4 +18,5 @@ MEDIA_TYPES = {
     ResultFormat.ARROW: "application/vnd.apache.arrow.stream",
     ResultFormat.PARQUET: "application/vnd.apache.parquet",
     ResultFormat.CSV: "text/csv; charset=utf-8; header=present",
+    ResultFormat.COLUMNS: "application/octet-stream",
 }

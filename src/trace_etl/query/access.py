@@ -5,8 +5,7 @@ from typing import Protocol
 from uuid import UUID
 
 from trace_etl.http.user_tokens import User
-from trace_etl.model.errors import Forbidden
-from trace_etl.query.pins import Pin, pin_datasets
+from trace_etl.query.pins import Pin, pin_datasets, require_role
 from trace_etl.query.requests import TableReference
 from trace_etl.state.catalog import users
 from trace_etl.state.db.pool import StateReader
@@ -20,30 +19,34 @@ class QueryAccess(Protocol):
         """The name under which the caller's queries share slots."""
         ...
 
+    async def authorize(self, state: StateReader) -> None:
+        """Raise Forbidden if the caller may not query at all."""
+        ...
+
     async def pin(self, state: StateReader, tables: list[TableReference]) -> list[Pin]:
-        """Pin the datasets that a query names. Raises Invalid or Forbidden."""
+        """Authorize the caller and pin the datasets that a query names. Raises Invalid or Forbidden."""
         ...
 
 
 @dataclass(frozen=True)
 class UserAccess:
-    """An active user of an organisation, who reads its published datasets."""
+    """A user of an organisation, who reads its published datasets."""
 
     org_id: UUID
     name: str
-    role: str
 
     @property
     def slot_key(self) -> str:
         return f"{self.org_id}/{self.name}"
 
+    async def authorize(self, state: StateReader) -> None:
+        role = await state.read(lambda conn: users.get_role(conn, self.org_id, self.name))
+        require_role(self.name, role)
+
     async def pin(self, state: StateReader, tables: list[TableReference]) -> list[Pin]:
-        return await pin_datasets(state, self.org_id, self.role, tables)
+        return await pin_datasets(state, self.org_id, self.name, tables)
 
 
-async def find_user(state: StateReader, user: User) -> UserAccess:
-    """Return the access of a verified user. Raises Forbidden if the user is not active."""
-    role = await state.read(lambda conn: users.get_role(conn, user.org_id, user.name))
-    if role is None:
-        raise Forbidden(f"user {user.name!r} is unknown or disabled")
-    return UserAccess(user.org_id, user.name, role)
+def make_access(user: User) -> UserAccess:
+    """Return the access of a verified user, who may be disabled."""
+    return UserAccess(user.org_id, user.name)

@@ -3,8 +3,9 @@
 import asyncio
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +27,7 @@ from trace_etl.query.requests import DatasetView, Params, QueryLimits, TableRefe
 from trace_etl.query.streaming import PINNED_HEADER, ResultStream, limit_time
 from trace_etl.state.db.pool import StateReader
 
+_MAX_KNOWN_TEXTS, _MAX_KNOWN_CHARACTERS = 256, 16_384
 _URL_MARGIN_SECONDS = 60  # for the clocks of this machine and of the store
 _log = structlog.stdlib.get_logger()
 
@@ -46,6 +48,28 @@ class Query:
 
 
 @dataclass(frozen=True)
+class KnownTexts:
+    """The datasets of texts that a query process has accepted, so that they can be pinned at once.
+
+    The process that runs such a text checks it again, so an entry here gives access to nothing.
+    """
+
+    _tables: OrderedDict[str, list[TableReference]] = field(
+        default_factory=OrderedDict[str, list[TableReference]]
+    )
+
+    def find(self, sql: str) -> list[TableReference] | None:
+        return self._tables.get(sql)
+
+    def add(self, sql: str, tables: list[TableReference]) -> None:
+        if len(sql) > _MAX_KNOWN_CHARACTERS:
+            return
+        self._tables[sql] = tables
+        if len(self._tables) > _MAX_KNOWN_TEXTS:
+            self._tables.popitem(last=False)
+
+
+@dataclass(frozen=True)
 class QueryExecutor:
     """Runs queries in processes, with limits for each query and slots shared between callers."""
 
@@ -56,6 +80,7 @@ class QueryExecutor:
     wait_seconds: float
     """How long a query may wait for a slot."""
     data_dsn: str | None
+    texts: KnownTexts = field(default_factory=KnownTexts)
 
     async def answer(self, query: Query) -> bytes:
         """Return the whole reply as JSON. Raises the errors of each step."""
@@ -104,7 +129,8 @@ class QueryExecutor:
             limit_time(query.seconds, query.stream_seconds) as clock,
         ):
             limits = replace(query.limits, threads=self._share_cores(query.limits.threads))
-            tables = await process.check(query.sql, limits, query.params)
+            known = self.texts.find(query.sql)
+            tables = await self._check(process, query, limits) if known is None else known
             entry.name_tables(tables)
             pins = await self._pin(process, query, tables)
             entry.name_pins(pins)
@@ -120,6 +146,7 @@ class QueryExecutor:
                 query.format,
                 query.params,
                 query.access.slot_key,
+                is_checked=known is None,
             )
         entry.row_count = summary.row_count
         finished = FinishedQuery(summary, pins, round((time.monotonic() - started) * 1000, 1))
@@ -133,6 +160,15 @@ class QueryExecutor:
         """
         cores = os.cpu_count() or 1
         return max(1, min(max_threads, cores // max(1, self.processes.in_use)))
+
+    async def _check(
+        self, process: QueryProcess, query: Query, limits: QueryLimits
+    ) -> list[TableReference]:
+        """Return the datasets that a query names. Raises Invalid, but only to authorized callers."""
+        await query.access.authorize(self.state)
+        tables = await process.check(query.sql, limits, query.params)
+        self.texts.add(query.sql, tables)
+        return tables
 
     async def _pin(
         self, process: QueryProcess, query: Query, tables: list[TableReference]

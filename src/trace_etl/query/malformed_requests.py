@@ -34,8 +34,9 @@ class MalformedRequests:
         except TraceError as unknown_caller:
             return problem_response(unknown_caller)
         if entry is not None:
-            with suppress(Invalid), self.audit.record(entry):
-                raise refusal
+            with suppress(Invalid):
+                async with self.audit.record(entry):
+                    raise refusal
         return problem_response(refusal)
 
     async def _find_caller(self, request: Request) -> AuditEntry | None:

@@ -67,26 +67,26 @@ def join_ranges(blocks: Iterable[tuple[int | None, int | None]]) -> list[tuple[i
 
 
 async def pin_datasets(
-    state: StateReader, org_id: UUID, role: str, tables: list[TableReference]
+    state: StateReader, org_id: UUID, user: str, tables: list[TableReference]
 ) -> list[Pin]:
     """Pin every dataset that a user's query names, at one moment. Raises Invalid, Forbidden."""
 
     async def pin(conn: Conn) -> list[Pin]:
-        return await _pin_all(conn, org_id, role, tables)
+        return await _pin_all(conn, org_id, user, tables)
 
     async def pin_with_log(conn: Conn) -> list[Pin]:
         async with read_snapshot(conn):
             return await pin(conn)
 
-    if not tables:
-        return []
     # Datasets are pinned by one statement; the log is read by another one.
     has_log = any(table.name == CHANGES for table in tables)
     return await state.read(pin_with_log if has_log else pin)
 
 
-async def _pin_all(conn: Conn, org_id: UUID, role: str, tables: list[TableReference]) -> list[Pin]:
-    found = await datasets.list_published(conn, org_id, sorted({t.name for t in tables}))
+async def _pin_all(conn: Conn, org_id: UUID, user: str, tables: list[TableReference]) -> list[Pin]:
+    names = sorted({t.name for t in tables})
+    role, found = await datasets.list_published(conn, org_id, user, names)
+    role = require_role(user, role)
     published = {d.name for d in found}
     logs = [t for t in tables if t.name == CHANGES and t.name not in published]
     unknown = [t for t in tables if t.name not in published and t not in logs]
@@ -96,6 +96,13 @@ async def _pin_all(conn: Conn, org_id: UUID, role: str, tables: list[TableRefere
     _require_readable(found, role)
     pins = [_make_pin(d) for d in found]
     return pins + ([await _pin_changes(conn, org_id, role, logs[0])] if logs else [])
+
+
+def require_role(user: str, role: str | None) -> str:
+    """Return the role of a user. Raises Forbidden for one without."""
+    if role is None:
+        raise Forbidden(f"user {user!r} is unknown or disabled")
+    return role
 
 
 def _require_readable(found: list[PublishedDataset], role: str) -> None:

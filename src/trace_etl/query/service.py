@@ -26,7 +26,7 @@ from trace_etl.model.errors import Unauthenticated, Unavailable
 from trace_etl.model.result_formats import MEDIA_TYPES
 from trace_etl.objects.store import ObjectStore
 from trace_etl.query import metrics
-from trace_etl.query.access import find_user
+from trace_etl.query.access import make_access
 from trace_etl.query.audit import AuditEntry, AuditLog, open_audit_log
 from trace_etl.query.execution import Query, QueryExecutor
 from trace_etl.query.malformed_requests import USER_QUERY_PATH, MalformedRequests
@@ -59,17 +59,16 @@ class UserQueries:
 
     async def answer(self, body: QueryRequest, user: User) -> bytes:
         """Return the whole reply as JSON."""
-        with self.audit.record(AuditEntry(user.org_id, user.name)) as entry:
-            return await self.executor.answer(await self._prepare(body, user, entry))
+        async with self.audit.record(AuditEntry(user.org_id, user.name)) as entry:
+            return await self.executor.answer(self._prepare(body, user, entry))
 
     async def stream(self, body: QueryRequest, user: User, output: ResultStream) -> None:
         """Send the result while the query runs."""
-        with self.audit.record(AuditEntry(user.org_id, user.name)) as entry:
+        async with self.audit.record(AuditEntry(user.org_id, user.name)) as entry:
             entry.query_id = output.query_id
-            await self.executor.stream(await self._prepare(body, user, entry), output)
+            await self.executor.stream(self._prepare(body, user, entry), output)
 
-    async def _prepare(self, body: QueryRequest, user: User, entry: AuditEntry) -> Query:
-        access = await find_user(self.executor.state, user)
+    def _prepare(self, body: QueryRequest, user: User, entry: AuditEntry) -> Query:
         cfg = self.cfg
         return Query(
             body.sql,
@@ -78,7 +77,7 @@ class UserQueries:
             self._choose_limits(body),
             cfg.query_seconds,
             cfg.query_stream_seconds,
-            access,
+            make_access(user),
             entry,
         )
 
@@ -91,11 +90,10 @@ class UserQueries:
     async def read_snapshot(self, name: str, user: User) -> DatasetSnapshot:
         """List the committed files of a dataset, for a client that reads them directly."""
         executor = self.executor
-        with self.audit.record(AuditEntry(user.org_id, user.name)) as entry:
-            access = await find_user(executor.state, user)
+        async with self.audit.record(AuditEntry(user.org_id, user.name)) as entry:
             tables = [TableReference(name, None, None)]
             entry.name_tables(tables)
-            (pin,) = await access.pin(executor.state, tables)
+            (pin,) = await make_access(user).pin(executor.state, tables)
             entry.name_pins([pin])
             life = self.cfg.query_scan_seconds
             expires_at = datetime.now(UTC) + timedelta(seconds=life)
@@ -112,9 +110,9 @@ class UserQueries:
 async def open_app(cfg: QuerySettings) -> AsyncGenerator[FastAPI]:
     """Open the database pool and the query processes, and yield the app."""
     async with (
-        make_pool(cfg.state_dsn, size=cfg.pool_size + 1) as pool,  # one for the audit log
+        make_pool(cfg.state_dsn, size=cfg.pool_size) as pool,
         open_reader(pool, cfg.pool_size) as state,
-        open_audit_log(pool) as audit,
+        open_audit_log(cfg.state_dsn) as audit,
         open_pool(cfg.query_slots, cfg.limits(MAX_ROWS)) as processes,
     ):
         slots = make_user_slots(cfg.query_slots, cfg.slots_per_user, cfg.query_queue_per_user)
@@ -176,7 +174,7 @@ def make_app(cfg: QuerySettings, queries: UserQueries) -> FastAPI:
     @app.get("/v1/query/{query_id}/failure", tags=["query"])
     async def get_failure(query_id: UUID, user: UserDep) -> dict[str, Any]:
         """Return the problem document of a query whose result was aborted in the middle."""
-        await find_user(state, user)
+        await make_access(user).authorize(state)
         return failures.get(query_id, user)
 
     @app.get("/v1/snapshots/{name}", tags=["query"])
@@ -187,7 +185,7 @@ def make_app(cfg: QuerySettings, queries: UserQueries) -> FastAPI:
     @app.get("/metrics", response_class=Response, tags=["metrics"])
     async def get_metrics(user: UserDep) -> Response:
         """Counters of this process, in the Prometheus text format."""
-        await find_user(state, user)
+        await make_access(user).authorize(state)
         metrics.SLOTS.set(queries.executor.slots.free)
         return Response(generate_latest(metrics.REGISTRY), media_type=CONTENT_TYPE_LATEST)
 

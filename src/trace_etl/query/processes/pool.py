@@ -89,8 +89,10 @@ class QueryProcess:
         form: ResultFormat = ResultFormat.JSON,
         params: Params = None,
         caller: str = "",
+        *,
+        is_checked: bool,
     ) -> QuerySummary:
-        """Run a checked query and pass on its result, piece by piece.
+        """Run a query and pass on its result, piece by piece.
 
         Raises Invalid, QueryLimitExceeded, NoDataYet or Unavailable, also after some pieces.
         """
@@ -101,6 +103,7 @@ class QueryProcess:
             "data_dsn": data_dsn,
             "format": form,
             "caller": caller,
+            "is_checked": is_checked,
         }
         self.caller = caller
         return QuerySummary(**orjson.loads(await self._ask(request, limits, receive)))

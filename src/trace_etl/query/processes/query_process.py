@@ -55,7 +55,9 @@ def serve(channel: socket.socket, parent: int, limits: QueryLimits) -> None:
         try:
             if "views" in request:
                 with snapshots.take() as snapshot:
-                    _run(channel, request, limits, engines, snapshot)
+                    if not request["is_checked"]:
+                        guard.check(request["sql"], request["params"])
+                    _run(channel, request, limits, engines, snapshot, guard)
             elif "open_snapshot" in request:
                 snapshots.open(request["open_snapshot"], limits.seconds)
                 frames.send(channel, frames.DONE, b"null")
@@ -158,7 +160,10 @@ def _run(
     limits: QueryLimits,
     engines: Engines,
     snapshot: Snapshot | None,
+    guard: SqlGuard,
 ) -> None:
+    form = ResultFormat(request["format"])
+    is_stored = form is ResultFormat.COLUMNS
     views = [DatasetView(**view) for view in request["views"]]
     with engines.use(request["caller"], _make_key(request, limits), limits) as (engine, has_views):
         run = QueryRun(
@@ -170,8 +175,9 @@ def _run(
             engine,
             snapshot,
             has_views=has_views,
+            stored_columns=guard.find_stored_columns(request["sql"]) if is_stored else None,
         )
-        for piece in run.stream(ResultFormat(request["format"])):
+        for piece in run.stream(form):
             _send_rows(channel, piece)
         frames.send(channel, frames.DONE, orjson.dumps(run.summary))
 

@@ -21,7 +21,12 @@ from trace_etl.query.sql import signed_urls
 from trace_etl.query.sql.arrow_results import read_batches
 from trace_etl.query.sql.duckdb_types import duckdb_type
 from trace_etl.query.sql.quoting import quote_list, quote_name, quote_text, render_where
-from trace_etl.query.sql.results import Piece, ResultSummary, encode_result
+from trace_etl.query.sql.results import (
+    Piece,
+    ResultSummary,
+    encode_result,
+    encode_stored_columns,
+)
 from trace_etl.query.sql.tables import ReadBudget, open_table
 
 _MAX_MESSAGE = 2000
@@ -47,6 +52,8 @@ class QueryRun:
     """The snapshot of Postgres data to read, which the caller closes. Default: open one."""
     has_views: bool = False
     """Whether the engine is restricted already, and has these views."""
+    stored_columns: tuple[str, ...] | None = None
+    """The columns of the only view that the query selects, if it does nothing else. None of them: all."""
     summary: ResultSummary = field(default_factory=ResultSummary)
     budget: ReadBudget = field(init=False)
 
@@ -82,12 +89,29 @@ class QueryRun:
         try:
             if not self.has_views:
                 prepare_engine(engine, self.views, snapshot, self.budget)
+            stored = self._find_stored(engine, form)
+            if stored is not None:
+                yield from stored
+                return
             cursor = self._start(engine)
             yield from encode_result(cursor, form, self.limits, self.summary)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise _make_unreadable() from error
         except duckdb.Error as error:
             raise self._translate_error(self._find_cause(engine, error)) from error
         except MemoryError as error:
             raise self._make_size_error() from error
+
+    def _find_stored(
+        self, engine: duckdb.DuckDBPyConnection, form: ResultFormat
+    ) -> Iterator[Piece] | None:
+        """Return the columns as they are stored, if the client takes them and they are the whole result."""
+        columns, limits = self.stored_columns, self.limits
+        if form is not ResultFormat.COLUMNS or columns is None or len(self.views) != 1:
+            return None
+        if limits.rows is not None or limits.reads_urls:
+            return None
+        return encode_stored_columns(engine, self.views[0], columns, self.summary)
 
     def _start(self, engine: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
         return engine.execute(self.sql, self.params)
@@ -112,9 +136,7 @@ class QueryRun:
         if isinstance(error, duckdb.OutOfMemoryException):
             return self._make_size_error()
         if isinstance(error, _ENGINE_FAILURES) or self._is_about_a_file(error):
-            return Unavailable(
-                "cannot read the pinned files; the log of the Query Service has the details"
-            )
+            return _make_unreadable()
         if isinstance(error, duckdb.PermissionException):
             return Invalid([Fault("sql", "reads something that is not a published dataset")])
         return Invalid([_parse_sql_fault(str(error))])
@@ -126,6 +148,10 @@ class QueryRun:
         # The SQL guard rejects file names in SQL, so this file is missing or damaged.
         message = str(error)
         return any(file in message for view in self.views for file in view.files)
+
+
+def _make_unreadable() -> Unavailable:
+    return Unavailable("cannot read the pinned files; the log of the Query Service has the details")
 
 
 def parse_size(text: str) -> int:

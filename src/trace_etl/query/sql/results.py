@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import orjson
 
 from trace_etl.model.errors import Fault, Invalid
 from trace_etl.model.result_formats import ResultFormat
-from trace_etl.query.requests import QueryLimits
+from trace_etl.query.requests import DatasetView, QueryLimits
 from trace_etl.query.sql.arrow_encoders import (
     ArrowEncoder,
     BatchEncoder,
@@ -18,6 +18,8 @@ from trace_etl.query.sql.arrow_encoders import (
 )
 from trace_etl.query.sql.arrow_results import read_batches
 from trace_etl.query.sql.json_values import json_safe
+from trace_etl.query.sql.quoting import quote_name
+from trace_etl.query.sql.stored_columns import encode_files, find_files, may_send
 
 _FETCH_ROWS = 200
 # A result below this size is one piece: an error while it is computed can still be an HTTP error.
@@ -26,6 +28,7 @@ _ENCODERS: dict[ResultFormat, type[BatchEncoder]] = {
     ResultFormat.ARROW: ArrowEncoder,
     ResultFormat.PARQUET: ParquetEncoder,
     ResultFormat.CSV: CsvEncoder,
+    ResultFormat.COLUMNS: ArrowEncoder,
 }
 # Arrow has no equivalent, and DuckDB would send other values or bytes of its own.
 _NOT_IN_ARROW = frozenset({"bignum", "bit", "time with time zone", "uhugeint"})
@@ -58,7 +61,7 @@ def encode_result(
 ) -> Iterator[Piece]:
     """Yield the encoded result. JSON is the rows only, separated by commas. Raises Invalid."""
     description = cursor.description or []
-    summary.columns = [{"name": d[0], "type": str(d[1])} for d in description]
+    summary.columns = describe(description)
     if form is ResultFormat.JSON:
         return _join_pieces(_encode_rows(cursor, limits, summary))
     _check_types(form, description)
@@ -68,6 +71,37 @@ def encode_result(
     )
     encoder = _ENCODERS[form](schema)
     return _join_pieces(_encode_batches(encoder, _limit_rows(batches, limits.rows, summary)))
+
+
+def describe(description: list[Any]) -> list[dict[str, str]]:
+    """Return the names and DuckDB types of the columns of a cursor."""
+    return [{"name": d[0], "type": str(d[1])} for d in description]
+
+
+def encode_stored_columns(
+    engine: duckdb.DuckDBPyConnection,
+    view: DatasetView,
+    columns: tuple[str, ...],
+    summary: ResultSummary,
+) -> Iterator[Piece] | None:
+    """Return a stream of columns as they are stored; None if the files do not hold exactly the result.
+
+    No `columns` are all. Raises OSError or ArrowInvalid for a file that cannot be read.
+    """
+    if not may_send(view):
+        return None
+    chosen = ", ".join(map(quote_name, columns)) or "*"
+    cursor = engine.execute(f"SELECT {chosen} FROM {quote_name(view.name)} LIMIT 0")  # noqa: S608
+    names = tuple(d[0] for d in cursor.description or [])
+    if columns and names != columns:
+        return None
+    schema: Any = cast(Any, cursor).to_arrow_reader().schema
+    files = find_files(view, schema, has_all_columns=not columns)
+    if files is None:
+        return None
+    summary.columns = describe(cursor.description or [])
+    summary.row_count = sum(file.rows for file in files)
+    return _join_pieces(encode_files(schema, files))
 
 
 def _join_pieces(pieces: Iterator[Piece]) -> Iterator[Piece]:
@@ -125,7 +159,8 @@ def _limit_rows(
 
 
 def _check_types(form: ResultFormat, description: list[Any]) -> None:
-    refused = _NOT_IN_ARROW if form is ResultFormat.ARROW else _NOT_IN_FILES
+    is_arrow = form in (ResultFormat.ARROW, ResultFormat.COLUMNS)
+    refused = _NOT_IN_ARROW if is_arrow else _NOT_IN_FILES
     faults = [
         Fault("sql", f"column {d[0]!r} is {d[1]}, which {form} cannot hold; cast it to VARCHAR")
         for d in description

@@ -72,6 +72,11 @@ _MAX_SIGNS = 100
 _MAX_ACCEPTED = 32  # texts whose result is kept: the same query is often sent again
 _NO_POSITION = 2**64 - 1
 _SEES_ITS_CTE = {("RECURSIVE_CTE_NODE", "right"), ("CTE_NODE", "child")}
+# The fields of a statement that selects columns of one table and does nothing else.
+_PLAIN_SELECT = {"type", "select_list", "from_table", "aggregate_handling"}
+_PLAIN_TABLE = {"type", "query_location", "table_name"}
+_PLAIN_STAR = {"class", "type", "query_location", "columns"}
+_PLAIN_COLUMN = {"class", "type", "query_location", "column_names"}
 _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 Node = dict[str, Any]
@@ -96,13 +101,23 @@ class SqlGuard:
 
     def check(self, sql: str, params: Params = None) -> list[TableReference]:
         """Return the datasets that a query reads. Raises Invalid with every fault found."""
-        parameters, tables = self._accepted(sql)
+        parameters, tables, _ = self._accepted(sql)
         _check_params(set(parameters), params)
         return list(tables)
 
-    def _analyze(self, sql: str) -> tuple[frozenset[str], tuple[TableReference, ...]]:
-        """Return the parameters and the datasets of a query. Raises Invalid."""
-        nodes = list(_walk(self._parse(sql)))
+    def find_stored_columns(self, sql: str) -> tuple[str, ...] | None:
+        """Return the columns of a query that selects columns of one dataset and does nothing else.
+
+        No columns are all of them. None for any other query. Raises Invalid.
+        """
+        return self._accepted(sql)[2]
+
+    def _analyze(
+        self, sql: str
+    ) -> tuple[frozenset[str], tuple[TableReference, ...], tuple[str, ...] | None]:
+        """Return the parameters, the datasets and the stored columns of a query. Raises Invalid."""
+        root = self._parse(sql)
+        nodes = list(_walk(root))
         faults = {
             (f.line, f.column): f for node in reversed(nodes) for f in _list_faults(sql, *node)
         }
@@ -114,7 +129,7 @@ class SqlGuard:
             for node, scope in nodes
             if node.get("type") == "BASE_TABLE" and not _is_cte(node, scope)
         )
-        return parameters, tables
+        return parameters, tables, _list_stored_columns(root)
 
     def _parse(self, sql: str) -> Node:
         for signs in _SIGNS.finditer(sql):
@@ -134,6 +149,33 @@ class SqlGuard:
             problem = "has several statements" if statements else "is empty"
             raise Invalid([Fault("sql", f"{problem}; send one SELECT")])
         return statements[0]
+
+
+def _list_stored_columns(root: Node) -> tuple[str, ...] | None:
+    """Return the columns that a statement selects from one table, without any other clause.
+
+    Fields that are not known here may change the result, so a statement with such a field is refused.
+    """
+    select: Node = root.get("node", {})
+    table: Node = select.get("from_table", {})
+    is_plain = (
+        select.keys() <= _PLAIN_SELECT
+        and select.get("type") == "SELECT_NODE"
+        and select.get("aggregate_handling") == "STANDARD_HANDLING"
+        and table.keys() <= _PLAIN_TABLE
+        and table.get("type") == "BASE_TABLE"
+    )
+    items = cast(list[Node], select.get("select_list", [])) if is_plain else []
+    if len(items) == 1 and items[0].keys() <= _PLAIN_STAR and items[0].get("columns") is False:
+        return ()
+    if not items or not all(
+        item["type"] == "COLUMN_REF"
+        and item.keys() <= _PLAIN_COLUMN
+        and len(item["column_names"]) == 1
+        for item in items
+    ):
+        return None
+    return tuple(str(item["column_names"][0]) for item in items)
 
 
 def position(sql: str, offset: int) -> tuple[int, int]:

@@ -46,7 +46,7 @@ class TaskAccess:
     def slot_key(self) -> str:
         return str(self.capability.task_id)
 
-    async def require_lease(self, state: StateReader) -> None:
+    async def authorize(self, state: StateReader) -> None:
         """Raise LeaseLost if the attempt has ended, was canceled or lost its lease."""
         token = self.capability
         await state.read(
@@ -54,6 +54,7 @@ class TaskAccess:
         )
 
     async def pin(self, state: StateReader, tables: list[TableReference]) -> list[Pin]:
+        await self.authorize(state)
         reads = await self.recorded.resolve(state, self.capability.reads)
         found = {table.name: find_inputs(reads.datasets, table.name) for table in tables}
         faults = [

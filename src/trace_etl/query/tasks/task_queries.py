@@ -71,10 +71,9 @@ class TaskQueries:
         caller = AuditEntry(
             capability.org_id, task_id=capability.task_id, attempt=capability.attempt
         )
-        with self.audit.record(caller) as entry:
+        async with self.audit.record(caller) as entry:
             capability.require_unexpired()
             access = TaskAccess(capability, self.recorded)
-            await access.require_lease(self.executor.state)
             return await self._answer(body, access, entry)
 
     async def _answer(

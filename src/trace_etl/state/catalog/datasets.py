@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import orjson
+
 from trace_etl.api.body import Name
 from trace_etl.api.user.data.datasets import DatasetItem
 from trace_etl.dag.operators import COLUMN_KEEPERS
@@ -195,23 +197,38 @@ class PublishedDataset:
 # One statement, so that all partitions are those of one moment. The database role of the Query Service
 # may read these tables only: no jobs and no tasks.
 _PUBLISHED = """
-SELECT p.name, d.dataset_uuid, d.dataset_version, p.read_roles, p.hot_dataset_uuid,
+SELECT m.role, p.name, d.dataset_uuid, d.dataset_version, p.read_roles, p.hot_dataset_uuid,
        h.dataset_version AS hot_dataset_version,
        (SELECT columns FROM partitions WHERE dataset_version = d.dataset_version
          ORDER BY range_start DESC, partition_key DESC LIMIT 1) AS columns,
        (SELECT coalesce(json_agg(json_build_array(range_start, range_end, storage_ref)
-                                 ORDER BY range_start, partition_key), '[]')
+                                 ORDER BY range_start, partition_key), '[]')::text
           FROM partitions WHERE dataset_version = d.dataset_version) AS partitions
-  FROM publications p JOIN datasets d USING (dataset_uuid)
+  FROM memberships m
+  LEFT JOIN publications p ON p.org_id = m.org_id
+        AND p.name IN (SELECT json_array_elements_text(%(names)s::json))
+  LEFT JOIN datasets d USING (dataset_uuid)
   LEFT JOIN datasets h ON h.dataset_uuid = p.hot_dataset_uuid
- WHERE p.org_id = %(org_id)s AND p.name = ANY(%(names)s)
+ WHERE m.org_id = %(org_id)s::uuid AND m.user_name = %(user)s AND m.disabled_at IS NULL
 """
 _PUBLISHED_NAMES = "SELECT name FROM publications WHERE org_id = %(org_id)s ORDER BY name"
 
 
-async def list_published(conn: Conn, org_id: UUID, names: list[str]) -> list[PublishedDataset]:
-    """Return the dataset of each given name; unpublished names are left out."""
-    return await fetch_all(conn, PublishedDataset, _PUBLISHED, {"org_id": org_id, "names": names})
+async def list_published(
+    conn: Conn, org_id: UUID, user: str, names: list[str]
+) -> tuple[str | None, list[PublishedDataset]]:
+    """Return the role of a user, and the dataset of each given name; unpublished names are left out.
+
+    The role is None for a user who is unknown or disabled.
+    """
+    values = {"org_id": org_id.hex, "user": user, "names": orjson.dumps(names).decode()}
+    rows = await conn.rows(_PUBLISHED, values, tuple)
+    datasets = [
+        PublishedDataset(*found, partitions=orjson.loads(partitions))
+        for _, *found, partitions in rows
+        if found[0] is not None
+    ]
+    return rows[0][0] if rows else None, datasets
 
 
 async def list_published_names(conn: Conn, org_id: UUID) -> list[str]:

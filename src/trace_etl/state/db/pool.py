@@ -70,17 +70,20 @@ class CheckedPool(AsyncConnectionPool[Conn]):
                 return conn
 
 
-def make_pool(dsn: str, *, size: int, checked: bool = True, hot: bool = False) -> Pool:
+def make_pool(
+    dsn: str, *, size: int, checked: bool = True, hot: bool = False, options: str = ""
+) -> Pool:
     """Create a pool, not yet open. With `checked`, broken connections are replaced before use.
 
     Background loops use an unchecked pool: they retry on their next pass instead of paying a round
-    trip on every pass. `hot` applies `HOT_OPTIONS`.
+    trip on every pass. `options` are settings of each session; `hot` applies `HOT_OPTIONS`.
     """
+    settings = f"{HOT_OPTIONS if hot else ''} {options}".strip()
     kind = cast("type[Pool]", CheckedPool if checked else AsyncConnectionPool)
     return kind(
         dsn,
         connection_class=Connection,
-        kwargs={"options": HOT_OPTIONS} if hot else None,
+        kwargs={"options": settings} if settings else None,
         min_size=min(2, size),
         max_size=size,
         open=False,

@@ -28,14 +28,13 @@ class AuditRow:
     elapsed_ms: float = 0.0
 
 
-# The role of the Query Service reads by default. It may only insert, so nothing is returned.
-_READ_WRITE = "SET TRANSACTION READ WRITE"
+# The role of the Query Service may only insert, so nothing is returned.
 _INSERT = """
 INSERT INTO query_audit (query_id, asked_at, org_id, user_name, task_id, attempt, outcome, datasets,
                          row_count, byte_count, elapsed_ms)
 SELECT query_id, asked_at, org_id, user_name, task_id, attempt, outcome, datasets, row_count,
        byte_count, elapsed_ms
-  FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (
+  FROM json_to_recordset(%(rows)s::json) AS r (
        query_id uuid, asked_at timestamptz, org_id uuid, user_name text, task_id uuid,
        attempt integer, outcome text, datasets jsonb, row_count bigint, byte_count bigint,
        elapsed_ms double precision)
@@ -44,9 +43,8 @@ ON CONFLICT DO NOTHING  -- a repeated attempt to record the same queries
 
 
 async def record(conn: Conn, rows: Sequence[AuditRow]) -> None:
-    """Record queries, in a transaction of the caller that has not read anything yet."""
-    await conn.execute(_READ_WRITE)
-    await conn.execute(_INSERT, {"rows": rows_as_json([vars(row) for row in rows])})
+    """Record queries, on a connection that may write."""
+    await conn.rows(_INSERT, {"rows": rows_as_json([vars(row) for row in rows])}, tuple)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,82 @@
+"""Decode stored columns while they arrive: the Query Service sends them if they are the whole result."""
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, cast
+
+from trace_etl.model.column_stream import LENGTH, Span
+
+_MAX_DECODING = 2
+"""Row groups that may be decoded while the next one arrives."""
+
+
+class ExactReader(Protocol):
+    """A source of bytes. Both methods raise an error if the source ends too early."""
+
+    def read_exactly(self, size: int) -> bytes:
+        """Return so many bytes."""
+        ...
+
+    def fill(self, buffer: memoryview) -> None:
+        """Fill a buffer."""
+        ...
+
+
+def read_schema(source: ExactReader) -> Any:
+    """Read the schema at the start of a stream, after its first bytes."""
+    import pyarrow as pa
+
+    return pa.ipc.read_schema(pa.py_buffer(_read_frame(source)))
+
+
+def read_tables(source: ExactReader, schema: Any) -> Iterator[Any]:
+    """Yield a table for each row group, in order."""
+    with ThreadPoolExecutor(1, "trace-decoder") as decoder:
+        decoding: deque[Future[Any]] = deque()
+        for buffer, metadata, number in _receive(source):
+            decoding.append(decoder.submit(_decode, buffer, metadata, number, schema))
+            if len(decoding) > _MAX_DECODING:
+                yield decoding.popleft().result()
+        while decoding:
+            yield decoding.popleft().result()
+
+
+def _receive(source: ExactReader) -> Iterator[tuple[Any, Any, int]]:
+    """Yield each row group when its bytes have arrived.
+
+    The memory of columns that were not asked for is never touched, so it is not used.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    while header := _read_frame(source):
+        file = json.loads(header)
+        buffer = pa.allocate_buffer(file["size"])
+        content = memoryview(cast(Any, buffer)).cast("B")
+        _fill(source, content, file["footer"])
+        metadata = pq.read_metadata(pa.BufferReader(buffer))
+        for number, spans in enumerate(file["row_groups"]):
+            for span in spans:
+                _fill(source, content, span)
+            yield buffer, metadata, number
+
+
+def _decode(buffer: Any, metadata: Any, number: int, schema: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file: Any = pq.ParquetFile(pa.BufferReader(buffer), metadata=metadata)
+    table = file.read_row_group(number, columns=schema.names).select(schema.names)
+    return pa.Table.from_arrays(table.columns, schema=schema)
+
+
+def _read_frame(source: ExactReader) -> bytes:
+    (length,) = LENGTH.unpack(source.read_exactly(LENGTH.size))
+    return source.read_exactly(length)
+
+
+def _fill(source: ExactReader, content: memoryview, span: Span) -> None:
+    start, end = span
+    source.fill(content[start:end])

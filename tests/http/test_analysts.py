@@ -27,11 +27,13 @@ from trace_etl import client as trace_client
 from trace_etl.cli.main import app
 from trace_etl.client import packages
 from trace_etl.client.client import Client, NotScannable
+from trace_etl.client.result_stream import ARROW_START
 from trace_etl.data import hot_tables
 from trace_etl.data.connection import connect as psycopg_connection
 from trace_etl.data.connection import transaction
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
+from trace_etl.model.column_stream import MAGIC
 from trace_etl.model.storage import hot_table
 
 TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
@@ -291,6 +293,45 @@ def test_a_result_is_arrow_polars_pandas_or_rows(client: Client) -> None:
     assert result.polars().shape == (100, 2) and len(result.pandas()) == 100
     assert result.rows()[3] == {"block_number": 3, "block_hash": b"\x03" * 32}
     assert result.pinned[0]["dataset"] == "blocks"
+
+
+def test_whole_columns_are_sent_as_they_are_stored(analyst: Analyst, client: Client) -> None:
+    """The result is the same as that of the same query as an Arrow stream."""
+
+    def fetch(sql: str, form: str) -> bytes:
+        with analyst.query.client() as http:
+            answer = http.post("/v1/query", json={"sql": sql, "format": form})
+            assert answer.status_code == 200, answer.text
+            return answer.content
+
+    stored = (
+        "FROM blocks",
+        "SELECT * FROM blocks; --",
+        "SELECT block_hash, block_number FROM blocks",
+    )
+    computed = (
+        "SELECT * FROM blocks WHERE block_number > 3",
+        "SELECT * FROM blocks LIMIT 3",
+        "SELECT DISTINCT block_number FROM blocks ORDER BY 1",
+        "SELECT block_number AS n FROM blocks",
+        "SELECT * EXCLUDE (block_hash) FROM blocks",
+        "SELECT * FROM blocks AS b (n)",
+        "SELECT blocks.block_hash FROM blocks",
+        "SELECT BLOCK_NUMBER FROM blocks",
+        "SELECT block_number, block_number FROM blocks",
+        "SELECT * FROM blocks, range(2)",
+        "SELECT * FROM blocks USING SAMPLE 100 PERCENT",
+        "WITH blocks AS (SELECT 7 AS n) FROM blocks",
+    )
+    for sql in (*stored, *computed):
+        start = fetch(sql, "columns")[:4]
+        assert start == (MAGIC if sql in stored else ARROW_START), sql
+        expected = pa.ipc.open_stream(fetch(sql, "arrow")).read_all()
+        result = client.query(sql)
+        assert result.arrow().equals(expected) and result.arrow().schema.equals(expected.schema), (
+            sql
+        )
+        assert sum(batch.num_rows for batch in client.query(sql).batches()) == len(expected)
 
 
 def test_batches_are_read_while_the_query_runs(client: Client) -> None:

@@ -4,7 +4,7 @@ import json
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from trace_etl.model.column_stream import LENGTH, Span
 
@@ -54,7 +54,7 @@ def _receive(source: ExactReader) -> Iterator[tuple[Any, Any, int]]:
     while header := _read_frame(source):
         file = json.loads(header)
         buffer = pa.allocate_buffer(file["size"])
-        content = memoryview(cast(Any, buffer)).cast("B")
+        content = memoryview(buffer)
         _fill(source, content, file["footer"])
         metadata = pq.read_metadata(pa.BufferReader(buffer))
         for number, spans in enumerate(file["row_groups"]):

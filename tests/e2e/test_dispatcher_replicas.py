@@ -27,7 +27,7 @@ from trace_etl.queues.pgqueue import PgQueue
 from trace_etl.queues.queue import QueueUnavailable
 from trace_etl.state.db import migrations
 
-TASKS = 120
+TASKS = 60
 """Tasks of each of two jobs. The second job runs once per partition of the first."""
 KILLS = 3
 DAG = """

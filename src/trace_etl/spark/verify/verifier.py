@@ -114,8 +114,9 @@ class Verifier:
         if self._rules.has_state_sync:
             # Logs of state syncs are not in the header's filter, and cannot be distinguished here.
             headers = _parse_blooms(chunk.blocks)
-            covers = np.all(headers & ~blooms == 0, axis=1)
-            blooms = np.where(covers[:, None], headers, blooms)
+            covers: Any = np.all(headers & ~blooms == 0, axis=1)
+            blooms = np.array(blooms)
+            blooms[covers] = headers[covers]
         _compare_blocks(chunk.blocks, "logsBloom", [row.tobytes() for row in blooms])
 
 

@@ -20,7 +20,7 @@ _TAIL = LENGTH.size + len(b"PAR1")  # of a Parquet file: the length of the foote
 
 
 @dataclass(frozen=True)
-class StoredFile:
+class SentFile:
     """A Parquet file, and which of its bytes the result consists of."""
 
     path: Path
@@ -42,12 +42,12 @@ def may_send(view: DatasetView) -> bool:
     )
 
 
-def find_files(view: DatasetView, schema: Any, *, has_all_columns: bool) -> list[StoredFile] | None:
+def find_files(view: DatasetView, schema: Any, *, has_all_columns: bool) -> list[SentFile] | None:
     """Return the files of a view. None unless Arrow reads exactly `schema` from each of them.
 
     Raises OSError or ArrowInvalid for a file that cannot be read.
     """
-    files: list[StoredFile] = []
+    files: list[SentFile] = []
     for path in map(Path, view.files):
         metadata: Any = pq.read_metadata(path)
         if not _matches(metadata.schema.to_arrow_schema(), schema, has_all_columns):
@@ -58,7 +58,7 @@ def find_files(view: DatasetView, schema: Any, *, has_all_columns: bool) -> list
         ]
         size = path.stat().st_size
         footer = (size - metadata.serialized_size - _TAIL, size)
-        files.append(StoredFile(path, size, footer, groups, metadata.num_rows))
+        files.append(SentFile(path, size, footer, groups, metadata.num_rows))
     return files
 
 
@@ -103,7 +103,7 @@ def _find_span(chunk: Any) -> Span:
     return start, start + chunk.total_compressed_size
 
 
-def encode_files(schema: Any, files: Sequence[StoredFile]) -> Iterator[bytes]:
+def encode_files(schema: Any, files: Sequence[SentFile]) -> Iterator[bytes]:
     """Yield the stream of the files."""
     yield MAGIC + frame(bytes(pa.Schema.serialize(schema)))
     for file in files:

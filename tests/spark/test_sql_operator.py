@@ -30,6 +30,7 @@ from trace_etl.spark.analysis import struct_of_columns
 from trace_etl.spark.errors import BadColumn, BadSql, BadTask, OperatorError
 from trace_etl.spark.io import inputs
 from trace_etl.spark.io.scan import Scan
+from trace_etl.spark.operators import sql as sql_operator
 from trace_etl.spark.runner import SparkRunner
 
 
@@ -76,18 +77,29 @@ def test_an_input_is_limited_to_the_scope(
     assert marker(objects, payload, "answer")["files"][0]["name"] == "answer_15_24.parquet"
 
 
-NEEDED = {
-    "SELECT count(*) AS n FROM logs": set[str](),
-    "SELECT data FROM logs WHERE log_index > 1": {"data", "log_index"},
-    "SELECT address FROM logs UNION ALL SELECT topic0 FROM logs": {"address", "topic0"},
-    "SELECT a.address FROM logs a JOIN logs b ON a.topic0 = b.topic0 WHERE b.n_data_bytes > 0": {
-        *("address", "topic0", "n_data_bytes")
-    },
+JOINED = {"address", "topic0", "n_data_bytes"}
+SUMMED = {"log_index", "block_number"}
+NEEDED: dict[str, tuple[set[str] | None, set[str] | None]] = {
+    "SELECT count(*) AS n FROM logs": (set(), set()),
+    "SELECT data FROM logs WHERE LOG_INDEX > 1": ({"data", "log_index"}, {"data", "log_index"}),
+    "SELECT address AS data FROM logs": ({"address"}, {"address", "data"}),
+    "SELECT address FROM logs UNION ALL SELECT topic0 FROM logs": (
+        *({"address", "topic0"}, {"address", "topic0"}),
+    ),
+    "SELECT a.address FROM logs a JOIN logs b ON a.topic0 = b.topic0 WHERE b.n_data_bytes > 0": (
+        *(JOINED, JOINED),
+    ),
     "WITH l AS (SELECT * FROM logs) SELECT sum(log_index) AS n FROM l"
-    " WHERE block_number = (SELECT max(block_number) FROM l)": {"log_index", "block_number"},
-    "SELECT struct(*) AS l FROM logs": None,
+    " WHERE block_number = (SELECT max(block_number) FROM l)": (SUMMED, None),
+    "WITH l AS (SELECT log_index, block_number AS b FROM logs) SELECT sum(log_index) AS n FROM l"
+    " WHERE b = (SELECT max(b) FROM l)": (SUMMED, SUMMED),
+    "SELECT a.address FROM logs a NATURAL JOIN (SELECT topic0 FROM logs) b": (
+        *({"address", "topic0"}, None),
+    ),
+    "SELECT struct(*) AS l FROM logs": (None, None),
+    "FROM logs |> WHERE log_index > 1": (None, None),
 }
-"""The columns that a SELECT needs of its input; None: all."""
+"""The columns of its input that a SELECT is known to need: from its plan, and from its names. None: all."""
 
 
 def test_workers_read_only_the_columns_that_a_select_needs(
@@ -113,13 +125,18 @@ def test_workers_read_only_the_columns_that_a_select_needs(
     own.session = runner.session
     monkeypatch.setattr(inputs, "read_objects", note_and_read)
     monkeypatch.setattr(inputs, "SMALL_BYTES", 0)
-    for sql, columns in NEEDED.items():
+    for sql, (by_plan, by_name) in NEEDED.items():
         given = as_input(*ingested, name="logs")
         wanted = sorted(map(repr, _answer(runner, objects, select(sql, given))))
         assert wanted and not scans, f"{sql}: no rows, or not read by the JVM"
-        assert sorted(map(repr, _answer(own, objects, select(sql, given)))) == wanted, sql
-        assert [scan.columns for scan in scans] == [None, *([] if columns is None else [columns])]
-        scans.clear()
+        for columns, shows_plans in ((by_plan, True), (by_name, False)):
+            with monkeypatch.context() as session:
+                if not shows_plans:  # as on Spark Connect
+                    session.setattr(sql_operator, "find_needed_columns", lambda frame: {})
+                assert sorted(map(repr, _answer(own, objects, select(sql, given)))) == wanted, sql
+            narrowed = [] if columns is None else [columns]
+            assert [scan.columns for scan in scans] == [None, *narrowed], sql
+            scans.clear()
 
 
 def test_a_scope_beyond_every_partition_gives_no_rows_and_the_same_columns(

@@ -27,6 +27,7 @@ from trace_etl.spark.io.inputs import Input
 from trace_etl.spark.io.writers import Frame
 from trace_etl.spark.logical_plans import find_needed_columns
 from trace_etl.spark.session.failures import first_line, is_spark_lost
+from trace_etl.spark.sql_guard.named_columns import find_named_columns
 from trace_etl.spark.sql_guard.query import CheckedQuery, SqlParameter, check_query
 
 _NOT_STORED = (NullType, AnsiIntervalType, CalendarIntervalType, VariantType)
@@ -77,16 +78,21 @@ def _skip_columns(
     frame = query.frame(context.spark)
     if all(item.is_small or item.select is None for item in inputs):
         return frame
-    needed = find_needed_columns(frame)
+    needed, named = find_needed_columns(frame), find_named_columns(query.tree)
     has_changed = False
     for item in inputs:
-        columns = needed.get(item.source)
-        if columns is None or item.is_small or item.select is None:
+        every = frozenset(item.frame.columns)
+        columns = needed.get(item.source, _choose_named(every, named))
+        if item.is_small or item.select is None:
             continue
-        if columns < frozenset(item.frame.columns):
+        if columns < every:
             item.select(columns).createOrReplaceTempView(item.name)
             has_changed = True
     return query.frame(context.spark) if has_changed else frame
+
+
+def _choose_named(columns: frozenset[str], named: frozenset[str] | None) -> frozenset[str]:
+    return columns if named is None else frozenset(c for c in columns if c.lower() in named)
 
 
 def _run_whole(context: OperatorContext, query: CheckedQuery) -> Frame:

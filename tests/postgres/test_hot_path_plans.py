@@ -33,6 +33,7 @@ from trace_etl.state.invalidations import invalidation_routing, invalidations
 from trace_etl.state.invalidations.invalidations import NewInvalidation
 from trace_etl.state.partitions import buffers, partition_commit
 from trace_etl.state.partitions.new_partition import NewPartition
+from trace_etl.state.rollout import backfill_consumers
 from trace_etl.state.routing import cursors, events, outbox
 from trace_etl.state.routing import reconcile as reconciling
 from trace_etl.state.storage import retired_generations
@@ -445,6 +446,25 @@ async def test_no_hot_statement_reads_the_running_tasks_of_others(
         assert [fault for query, plan in seen for fault in find_faults(query, plan)] == []
     finally:
         busy.rows("DELETE FROM tasks WHERE dedupe_key LIKE 'runs:%%'")
+
+
+async def test_a_deploy_does_not_scan_all_partitions_for_each_job(busy: Bench) -> None:
+    """With partitions of one generation, the planner expects that every generation has as many."""
+    ran: list[RecordedStatement] = []
+    async with recording_connection(busy.live.dsns.state, "", ran) as conn:
+        await conn.execute(
+            "DELETE FROM partitions WHERE dataset_version <> (SELECT max(dataset_version::text)::uuid"
+            " FROM partitions)"
+        )
+        await conn.execute("ANALYZE partitions")
+        revisions = await (await conn.execute("SELECT revision_id FROM job_revisions")).fetchall()
+        chosen = [revision for (revision,) in revisions]
+        await backfill_consumers.backfill(conn, chosen)
+        values = {"revision_ids": chosen, "dataset_uuids": [], "only_recent": False}
+        query = f"EXPLAIN (ANALYZE, FORMAT JSON) {backfill_consumers._BACKFILL}"
+        ((plan,),) = await (await conn.execute(query, values)).fetchall()
+    faults = find_faults("the backfill", plan[0]["Plan"])
+    assert [fault for fault in faults if fault.startswith("Seq Scan")] == []
 
 
 async def test_retention_reads_only_superseded_generations(busy: Bench, scene: Scene) -> None:

@@ -37,6 +37,15 @@ HOT_OPTIONS = (
 )
 
 
+async def forbid_table_scans(conn: Conn) -> None:
+    """Keep this transaction from scanning whole tables.
+
+    If ANALYZE saw partitions of one generation only, the planner expects as many in every generation,
+    and scans the table once for each consumer of a DAG.
+    """
+    await conn.execute("SELECT set_config('enable_seqscan', 'off', true)")
+
+
 def rows_as_json(rows: Sequence[dict[str, Any] | str]) -> str:
     """Encode rows as one parameter for `json_to_recordset`. Cheaper than one array per column."""
     return orjson.dumps(rows).decode()

@@ -3,7 +3,7 @@
 from typing import Any, LiteralString
 from uuid import UUID
 
-from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.pool import Conn, forbid_table_scans
 
 # If the input of a scope changed after its task completed, the scope gets a second task with another
 # key. The wake-ups of many tasks are spread over time, so that they do not delay other work.
@@ -138,5 +138,6 @@ async def bootstrap(conn: Conn, ranges: list[tuple[UUID, int, int]]) -> int:
 
 
 async def _count(conn: Conn, query: LiteralString, values: dict[str, Any]) -> int:
+    await forbid_table_scans(conn)
     row = await (await conn.execute(query, values)).fetchone()
     return row[0] if row else 0

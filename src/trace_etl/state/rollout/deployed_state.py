@@ -12,7 +12,7 @@ from trace_etl.policy.deploy.deploy_plan import (
     GenerationContents,
     find_affected_jobs,
 )
-from trace_etl.state.db.pool import Conn
+from trace_etl.state.db.pool import Conn, forbid_table_scans
 
 _DAG = "SELECT dag_id, dag_version FROM dags WHERE org_id = %(org_id)s AND name = %(name)s"
 _JOBS = """
@@ -102,6 +102,7 @@ async def get_deployed_dag(
 
     With `version`, read that version as if it were deployed, with what is kept of its contents.
     """
+    await forbid_table_scans(conn)
     row = await (await conn.execute(_DAG, {"org_id": org_id, "name": dag.name})).fetchone()
     if row is None:
         return DeployedDag(None, None, {}, {}, {})

@@ -54,7 +54,8 @@ SELECT j.name, o.name, greatest(p.partitions, e.scopes), p.partitions, p.row_cou
        (SELECT m.revision_id FROM dag_version_jobs m
          WHERE m.dag_version = %(dag_version)s AND m.job_id = j.job_id), j.revision_id)
  CROSS JOIN LATERAL (
-       SELECT count(*) AS partitions, count(DISTINCT task_id) AS tasks,
+       -- As text: the index by task would read the partitions of all generations in this order.
+       SELECT count(*) AS partitions, count(DISTINCT task_id::text) AS tasks,
               coalesce(sum(row_count), 0)::bigint AS row_count,
               coalesce(sum(byte_count), 0)::bigint AS byte_count,
               range_agg(int8range(range_start, range_end, '[]'))

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import psycopg
 
+from bench import trivial_operator
 from trace_etl.lite.credentials import certificates, keys
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.databases import Dsns
@@ -39,6 +40,11 @@ class BenchStack:
     @property
     def ca(self) -> Path:
         return self.directory / "tls" / "ca.pem"
+
+    @property
+    def python_path(self) -> str:
+        """Where its processes find the operator of the benchmarks."""
+        return f"{self.directory / 'packages'}:{Path(__file__).parents[1]}"
 
     @property
     def worker_token(self) -> bytes:
@@ -70,6 +76,7 @@ class BenchStack:
     def environment(self, *, api_port: int, internal_port: int) -> dict[str, str]:
         return {
             "PATH": os.environ["PATH"],
+            "PYTHONPATH": self.python_path,
             "TRACE_STATE_DSN": self.dsns.state,
             "TRACE_QUEUE_DSN": self.dsns.queue,
             "TRACE_API_PORT": str(api_port),
@@ -108,6 +115,7 @@ def start_stack() -> Generator[BenchStack]:
         server = embedded.start()
         try:
             dsns = databases.provision(server)
+            trivial_operator.install(directory / "packages")
             stack = BenchStack(directory, server, dsns, free_port(), free_port())
             with run_dispatcher(stack, stack.api_port, stack.internal_port):
                 yield stack

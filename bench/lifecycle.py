@@ -28,7 +28,7 @@ name: bench
 jobs:
   - {name: request, activation: source, source: {kind: manual}, outputs: [ranges]}
   - name: work
-    operator: range_splitter
+    operator: trivial
     runtime: ecs_python
     inputs: [{from: {job: request}}]
     outputs: [done]

@@ -23,6 +23,7 @@ INSERT INTO queue.messages (queue, body)
 SELECT 'ecs_python', jsonb_build_object('task_id', id) FROM unnest(%s::text[]) AS id
 """
 _LEFT = "SELECT count(*) FROM tasks WHERE status IN ('Queued', 'Running')"
+_NOT_COMPLETED = "SELECT count(*) FROM tasks WHERE status <> 'Completed'"
 
 
 @contextmanager
@@ -31,6 +32,7 @@ def shipped_worker(stack: BenchStack) -> Generator[None]:
     ready = stack.directory / "ready"
     environment = {
         "PATH": os.environ["PATH"],
+        "PYTHONPATH": stack.python_path,
         "TRACE_DISPATCHER_URL": f"https://127.0.0.1:{stack.internal_port}",
         "TRACE_TLS_CA": str(stack.ca),
         "TRACE_WORKER_TOKEN_FILE": str(stack.directory / "worker"),
@@ -70,7 +72,11 @@ def run_through_worker(stack: BenchStack) -> float:
         queue.execute("NOTIFY queue_ecs_python")
         while state.execute(_LEFT).fetchall() != [(0,)]:
             time.sleep(0.02)
-        return TASKS / (time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        [[failed]] = state.execute(_NOT_COMPLETED).fetchall()
+    if failed:
+        raise RuntimeError(f"{failed} of {TASKS} tasks failed")
+    return TASKS / seconds
 
 
 def run() -> Iterator[Result]:

@@ -36,9 +36,10 @@ def receive(port: int, context: ssl.SSLContext, size: int) -> None:
         context.wrap_socket(plain, server_hostname="127.0.0.1") as channel,
     ):
         filled = 0
-        while received := channel.recv_into(buffer[filled:]):
+        while filled < size:
+            received = channel.recv_into(buffer[filled:])
+            assert received, "the sender closed the connection too early"
             filled += received
-    assert filled == size
 
 
 def _send(cert: str, key: str, size: int) -> None:
@@ -52,7 +53,6 @@ def _send(cert: str, key: str, size: int) -> None:
             with context.wrap_socket(plain, server_side=True) as channel:
                 for start in range(0, size, _PIECE):
                     channel.sendall(piece[: size - start])
-                channel.unwrap()
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 from trace_etl.model.column_stream import LENGTH, Span
 
-_MAX_DECODING = 2
-"""Row groups that may be decoded while the next one arrives."""
+_DECODERS = 2
+_MAX_DECODING = 8
+"""Decoded row groups that may wait while the next one arrives. With few, receiving waits for decoding."""
 
 
 class ExactReader(Protocol):
@@ -33,7 +34,7 @@ def read_schema(source: ExactReader) -> Any:
 
 def read_tables(source: ExactReader, schema: Any) -> Iterator[Any]:
     """Yield a table for each row group, in order."""
-    with ThreadPoolExecutor(1, "trace-decoder") as decoder:
+    with ThreadPoolExecutor(_DECODERS, "trace-decoder") as decoder:
         decoding: deque[Future[Any]] = deque()
         for buffer, metadata, number in _receive(source):
             decoding.append(decoder.submit(_decode, buffer, metadata, number, schema))

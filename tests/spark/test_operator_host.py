@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -191,8 +192,10 @@ def test_a_host_passes_on_a_limited_part_of_the_output_of_an_attempt(hosts: Host
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 def test_without_landlock_a_host_of_root_has_an_account_of_its_own(
-    hosts: HostRunner, objects: Path, tmp_path: Path
+    hosts: HostRunner, objects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # as in a stack: only root enters it
     shared = shared_access(hosts.environment, [])
     view = AllowedPaths(read=list(shared.read), write=list(shared.write))
     cfg = hosts.cfg.model_copy(update={"host_view": view, "spark_dir": tmp_path})

@@ -209,7 +209,7 @@ class HostRunner(Collector):
     def _is_account_missing(self) -> str | None:
         """Why hosts cannot have an account of their own."""
         view = self.cfg.host_view or AllowedPaths(read=[], write=[])
-        settings: dict[str, object] = {**view.model_dump(), "directory": tempfile.gettempdir()}
+        settings: dict[str, object] = {**view.model_dump(), "directory": "/"}
         reason = account.explain_missing(settings)
         if reason is not None:
             _log.warning("host_not_separated", reason=reason)

@@ -15,8 +15,9 @@ from support.services.whole_stack import LAST_BLOCK, Stack, running_stack, wait_
 
 RUNTIMES = """
 small_functions: {launcher: sandbox, trust: untrusted, language: python, memory_mib: 256, slots: 1}
+open_functions: {launcher: sandbox, trust: untrusted, language: node, isolation: reduced, slots: 1}
 """
-"""An entry beside the shipped runtimes."""
+"""Entries beside the shipped runtimes."""
 
 
 @pytest.fixture(scope="session")

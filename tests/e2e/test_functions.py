@@ -1,6 +1,8 @@
 """User-defined functions on the whole stack: push, deploy, run in a sandbox, publish rows."""
 
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import yaml
 
 from support.services.whole_stack import Stack, connect
 from support.waiting import eventually
+from trace_etl import landlock
 from trace_etl.cli.client import RequestRejected, StackClient
 from trace_etl.policy.bundles import build_bundle
 
@@ -213,6 +216,82 @@ def test_functions_on_lambda_are_sources_that_start_other_jobs(
     split = {t["partition_key"]: t["status"] for t in tasks if t["job"] == "split"}
     assert split == dict.fromkeys(["0-9", "10-19", "20-29"], "Completed")
     assert stack.trace("logs", tick["task_id"]).stdout == "started by 2026-01-01T03:00:00Z\n"
+
+
+CURIOUS = """
+const fs = require("node:fs");
+const os = require("node:os");
+const { Task } = require("trace-etl");
+
+function attempt(action) {
+  try { return action(); } catch (error) { return error.code; }
+}
+exports.handler = async (event) => {
+  const task = new Task(event);
+  const { home, pid, secret } = task.parameters.payload;
+  console.log(JSON.stringify({
+    uid: process.getuid(),
+    host: os.hostname(),
+    environment: Object.keys(process.env).filter((name) => name.startsWith("TRACE_")).sort(),
+    stat: attempt(() => fs.statSync("/etc/passwd").size > 0),
+    read: attempt(() => fs.readFileSync("/etc/passwd").length),
+    home: attempt(() => fs.readdirSync(home)),
+    secret: attempt(() => fs.readFileSync(secret)),
+    memory: attempt(() => fs.openSync(`/proc/${pid}/mem`)),
+    signal: attempt(() => process.kill(pid, 0)),
+    write: attempt(() => fs.writeFileSync("/var/tmp/left", "x")),
+  }));
+  fs.writeFileSync(`${os.tmpdir()}/own`, "x");
+  await task.emit([{ start: 0, end: 9 }]);
+};
+"""
+OPEN = """
+name: without_namespaces
+jobs:
+  - name: look
+    source: {{kind: manual}}
+    operator: udf_source
+    runtime: open_functions
+    outputs: [requests]
+    udf: {{bundle: curious, sha256: {sha256}, handler: rule.handler}}
+  - name: split
+    operator: range_splitter
+    inputs: [{{from: {{job: look}}}}]
+    outputs: [ranges]
+    config: {{size: 10}}
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not landlock.version(), reason="`reduced` needs root and Landlock"
+)
+def test_a_function_without_namespaces_runs_in_the_stack_and_reaches_only_its_task(
+    stack: Stack, tmp_path: Path
+) -> None:
+    (tmp_path / "rule.js").write_text(CURIOUS)
+    sha256 = stack.json("udf", "push", str(tmp_path), "--name", "curious")["sha256"]
+    (tmp_path / "dag.yaml").write_text(OPEN.format(sha256=sha256))
+    stack.json("deploy", str(tmp_path / "dag.yaml"))
+    worker = stack.service("functions")
+    payload = {
+        "home": str(stack.home),
+        "pid": worker.pid,
+        "secret": str(stack.home / "tokens" / "user.jwt"),
+    }
+    arguments = ("look", "--payload", json.dumps(payload), "--wait")
+    task = stack.json("trigger", "without_namespaces", *arguments)["task_id"]
+    with connect(stack.home) as client:
+        detail = client.get(f"/v1/tasks/{task}")
+    assert [attempt["isolation"] for attempt in detail["attempts"]] == ["reduced"]
+    [split] = [t for t in stack.tasks("without_namespaces") if t["job"] == "split"]
+    assert (split["partition_key"], split["status"]) == ("0-9", "Completed")
+    seen = json.loads(stack.trace("logs", task).stdout)
+    assert seen.pop("uid") in range(64700, 65200)
+    names = ["EVENT_FILE", "SOCKET", "TASK_CAPABILITY_TOKEN"]
+    assert seen.pop("environment") == [f"TRACE_{name}" for name in names]
+    refused = dict.fromkeys(("read", "home", "secret", "memory", "write"), "EACCES")
+    # What this isolation does not hide: docs/how-to/functions.md lists it.
+    assert seen == {**refused, "host": socket.gethostname(), "stat": True, "signal": "EPERM"}
 
 
 def count_ids(client: StackClient, name: str) -> int:

@@ -79,7 +79,7 @@ class Claims:
     async def _claim_by_ids(self, task_ids: list[UUID], worker_id: str) -> list[ClaimedTask]:
         # Submitted together, so one commit has all of them.
         requests = [ClaimRequest(task_id, worker_id, uuid4()) for task_id in set(task_ids)]
-        answers = await asyncio.gather(*(self._claims.submit(request) for request in requests))
+        answers = await asyncio.gather(*(self._claims.enter(request) for request in requests))
         return [answer for answer in answers if not isinstance(answer, bytes)]
 
     async def _claim_many_batch(

@@ -9,7 +9,7 @@ import pytest
 
 from support.waiting import eventually
 from trace_etl.api.task import lifecycle as bodies
-from trace_etl.http.clients.dispatcher_client import Refused, Unreachable
+from trace_etl.http.clients.dispatcher_client import Refused, Unreachable, render_completions
 from trace_etl.worker.completions import Completions
 
 STOP = threading.Event()
@@ -30,10 +30,10 @@ class Dispatcher:
             raise refusal
 
     def complete_many(
-        self, completions: list[bodies.CompleteWithToken], stop: threading.Event
+        self, completions: list[tuple[bodies.Complete, str]], stop: threading.Event
     ) -> list[Refused | None]:
-        assert {item.capability_token for item in completions} == {"token"}
-        return self._answer(completions)
+        assert {token for _, token in completions} == {"token"}
+        return self._answer([body for body, _ in completions])
 
     def _answer(self, items: list[Any]) -> list[Refused | None]:
         self.calls.append([item.task_id for item in items])
@@ -110,3 +110,13 @@ def test_many_threads_are_all_answered(count: int) -> None:
         list(pool.map(lambda _: completions.complete(completion(), "token", STOP), range(count)))
     assert sum(map(len, dispatcher.calls)) == count
     assert max(map(len, dispatcher.calls)) <= 50
+
+
+def test_several_completions_are_rendered_as_their_body() -> None:
+    failed = completion().model_copy(update={"status": "Failed", "error_message": 'a "b"'})
+    for body in (completion(), completion(outputs=2), failed):
+        text = render_completions([(body, "t1"), (body, "t2")])
+        rendered = bodies.CompleteMany.parse_json(text.encode())
+        with_token = {**body.model_dump(exclude_unset=True), "capability_token": "t1"}
+        assert rendered.completions[0].model_dump(exclude_unset=True) == with_token
+        assert rendered.completions[1].capability_token == "t2"

@@ -92,8 +92,8 @@ class AcceptingDispatcher:
     def complete(self, body: bodies.Complete, *call: object) -> None:
         self.results.append(body)
 
-    def complete_many(self, sent: list[bodies.CompleteWithToken], stop: object) -> list[None]:
-        self.results += sent
+    def complete_many(self, sent: list[tuple[bodies.Complete, str]], stop: object) -> list[None]:
+        self.results += [body for body, _ in sent]
         return [None] * len(sent)
 
 

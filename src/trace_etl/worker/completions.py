@@ -19,7 +19,7 @@ class CompletionClient(Protocol):
     def complete(self, body: bodies.Complete, token: str, stop: threading.Event) -> object: ...
 
     def complete_many(
-        self, completions: list[bodies.CompleteWithToken], stop: threading.Event
+        self, completions: list[tuple[bodies.Complete, str]], stop: threading.Event
     ) -> list[Refused | None]: ...
 
 
@@ -77,12 +77,7 @@ class Completions:
         if len(batch) == 1:
             self._client.complete(batch[0].body, batch[0].token, batch[0].stop)
             return
-        completions = [
-            bodies.CompleteWithToken.model_validate(
-                {**item.body.model_dump(), "capability_token": item.token}
-            )
-            for item in batch
-        ]
+        completions = [(item.body, item.token) for item in batch]
         answers = self._client.complete_many(completions, batch[0].stop)
         for item, refusal in zip(batch, answers, strict=True):
             item.error = refusal

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from support.reference import openapi
 
 bounded = settings(
-    max_examples=6,
+    max_examples=10,
     derandomize=True,
     database=None,
     deadline=None,

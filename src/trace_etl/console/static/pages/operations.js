@@ -163,7 +163,7 @@ function Checks() {
       { label: "Failing rows", width: "130px", align: "right", render: (c) => html`<a class="num" href=${`/tasks/${c.task_id}?attempt=${c.attempt}`}>${format.number(c.failing_rows)} / ${format.number(c.checked_rows)}</a>` },
       { label: "Message", width: "minmax(150px, 2fr)", wide: true, render: (c) => html`<span title=${c.message}>${c.message}</span>` },
       { label: "Checked", width: "90px", align: "right", render: (c) => html`<${Time} at=${c.checked_at} />` }]} />
-      ${items.some((c) => c.state === "holding") && html`<div class="table-foot actions">Accept the rows that consumers wait for, or rebuild them: <${Command} text="trace checks accept --help" /></div>`}`
+      ${items.some((c) => c.state === "holding") && html`<div class="table-foot actions">Accept the rows that consumers wait for, or rebuild them: <${Command} text="trace accept --help" /></div>`}`
     : html`<${Empty} title=${all ? "No check has run." : "No check failed."}>Checks of a DAG file judge the rows of a partition before they are committed.</${Empty}>`}</${Loaded}></${Panel}>`;
 }
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
@@ -24,6 +24,9 @@ from support.services.postgres import Templates, copied, postgres_server
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.proof import native
 from trace_etl.sandbox.doctor import examine_required
+
+if TYPE_CHECKING:
+    from support.services.anvil_stack import AnvilStack
 
 # CI runs the same examples every time; `--hypothesis-profile=long` searches for new ones.
 settings.register_profile(
@@ -132,6 +135,15 @@ def sinks(
     """A Dispatcher and a sink with databases of their own, for the tests of one file."""
     with running_sink(templates, secrets, tmp_path_factory.mktemp("objects")) as setup:
         yield setup
+
+
+@pytest.fixture(scope="session")
+def anvil_stack(tmp_path_factory: pytest.TempPathFactory) -> Generator["AnvilStack"]:
+    """A whole stack on a real node, for `tests/chain` and `tests/browser`. The browser's test is first."""
+    from support.services.anvil_stack import running_anvil_stack  # not in every test process
+
+    with running_anvil_stack(tmp_path_factory.mktemp("anvil") / "home") as made:
+        yield made
 
 
 # Test modules stay until the end: the garbage collector need not look at their objects.

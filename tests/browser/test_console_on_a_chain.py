@@ -1,29 +1,16 @@
 """The console in front of a whole stack with a worker, while a real node replaces blocks.
 
-It needs a stack of its own: the other tests of the console play the worker, and run no Spark.
+The other tests of the console play the worker, and run no Spark.
 """
 
-import os
 import re
-import sys
-from collections.abc import Generator
-from pathlib import Path
-from subprocess import CompletedProcess, run
-from typing import Any
 
-import pytest
 from playwright.sync_api import expect
 
-from support.chain import anvil
-from support.chain.anvil import Anvil
+from support.services.anvil_stack import AnvilStack
 from support.services.browsing import open_browser, open_visit
-from support.services.whole_stack import connect
 from support.waiting import eventually
-from trace_etl.lite import stack as lite
-from trace_etl.lite.home import Home
 
-CHAIN_PACKAGES = Path(__file__).parents[1] / "chain"
-TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 _DAG = """
 name: chain
 jobs:
@@ -54,49 +41,12 @@ publish:
 """
 
 
-class Stack:
-    """A home, and the command line for it."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-
-    def trace(self, *words: str) -> CompletedProcess[str]:
-        environment = {**os.environ, "TRACE_HOME": str(self.home)}
-        done = run([*TRACE, *words], capture_output=True, text=True, env=environment)
-        assert done.returncode == 0, done.stderr + done.stdout
-        return done
-
-    def deploy(self, text: str) -> None:
-        file = self.home.with_name("dag.yaml")
-        file.write_text(text)
-        self.trace("deploy", "--no-check", str(file))
-
-    def get(self, path: str, **params: Any) -> Any:
-        with connect(self.home) as client:
-            return client.get(path, **params)
-
-
-@pytest.fixture
-def node() -> Generator[Anvil]:
-    with anvil.running(CHAIN_PACKAGES) as made:
-        made.mine(50, [1, 2])
-        yield made
-
-
-@pytest.fixture
-def stack(node: Anvil, tmp_path: Path) -> Generator[Stack]:
-    made = Stack(tmp_path / "home")
-    try:
-        made.trace("up", "--detach", "--rpc-url", node.url)
-        yield made
-    finally:
-        lite.purge(Home(made.home))
-
-
 def test_a_deploy_a_failure_a_reorganisation_a_backfill_and_a_rollback(
-    node: Anvil, stack: Stack
+    anvil_stack: AnvilStack,
 ) -> None:
-    link = stack.trace("console").stdout.strip()
+    stack, node = anvil_stack, anvil_stack.node
+    node.mine(50, [1, 2])
+    link = stack.trace("console").strip()
     with open_browser() as browser, open_visit(browser, link.partition("/login")[0]) as admin:
         page = admin.page
         page.goto(link)

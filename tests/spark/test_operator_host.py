@@ -180,6 +180,7 @@ def test_what_operators_print_and_log_at_the_same_time_belongs_to_their_attempts
         assert {f"{word} in bytes", f"INFO loud: {word} logged"} <= set(lines)
         assert any('"event": "event"' in line for line in lines)
         assert f"{word} in an executor" in lines
+        assert f"{word} leaves an executor" in "".join(lines)
         assert lines[-1].endswith(f"{word} without an end")
     printed = capfd.readouterr().err
     assert "in a thread" not in printed and "loud:" not in printed

@@ -20,35 +20,56 @@ _QUIET = ("py4j", "pyspark")
 Write = Callable[[bytes], None]
 
 
-class AttemptOutput:
-    """The output of one attempt. Whole lines are passed on, up to a limit."""
+class Lines:
+    """Pass on whole lines. Threads that print at the same time do not break each other's lines."""
 
-    def __init__(self, send: Write, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, send: Write) -> None:
         self._send = send
-        self._left = max_bytes + 1  # one more byte shows the receiver that output is missing
-        self._pending = bytearray()
+        self._pending: dict[threading.Thread, bytearray] = {}
         self._lock = threading.Lock()
-        self.is_over = False
-        """Whether the attempt has ended. What its threads print later is not its output."""
 
     def write(self, content: bytes) -> None:
         """Add output. An incomplete line waits for its end, or for `flush`."""
         with self._lock:
-            taken = content[: self._left]
-            self._left -= len(taken)
-            self._pending += taken
-            end = self._pending.rfind(b"\n") + 1
-            self._pass_on(end or len(self._pending) // _PENDING_BYTES * _PENDING_BYTES)
+            pending = self._pending.setdefault(threading.current_thread(), bytearray())
+            pending += content
+            end = pending.rfind(b"\n") + 1
+            self._pass_on(pending, end or len(pending) // _PENDING_BYTES * _PENDING_BYTES)
 
     def flush(self) -> None:
-        """Pass on an incomplete line."""
+        """Pass on the incomplete line of this thread."""
         with self._lock:
-            self._pass_on(len(self._pending))
+            pending = self._pending.pop(threading.current_thread(), bytearray())
+            self._pass_on(pending, len(pending))
 
-    def _pass_on(self, end: int) -> None:
+    def close(self) -> None:
+        """Pass on the incomplete lines of all threads."""
+        with self._lock:
+            for pending in self._pending.values():
+                self._pass_on(pending, len(pending))
+            self._pending.clear()
+
+    def _pass_on(self, pending: bytearray, end: int) -> None:
         if end:
-            self._send(bytes(self._pending[:end]))
-            del self._pending[:end]
+            self._send(bytes(pending[:end]))
+            del pending[:end]
+
+
+class AttemptOutput(Lines):
+    """The output of one attempt, up to a limit."""
+
+    def __init__(self, send: Write, max_bytes: int = MAX_BYTES) -> None:
+        super().__init__(self._send_within_limit)
+        self._send_on = send
+        self._left = max_bytes + 1  # one more byte shows the receiver that output is missing
+        self.is_over = False
+        """Whether the attempt has ended. What its threads print later is not its output."""
+
+    def _send_within_limit(self, content: bytes) -> None:
+        taken = content[: self._left]
+        self._left -= len(taken)
+        if taken:
+            self._send_on(taken)
 
 
 _outputs: "WeakKeyDictionary[threading.Thread, AttemptOutput]" = WeakKeyDictionary()
@@ -81,7 +102,7 @@ def capture(send: Write) -> Generator[None]:
             yield
     finally:
         output.is_over = True
-        output.flush()
+        output.close()
 
 
 def _set(thread: threading.Thread, output: AttemptOutput | None) -> None:
@@ -97,7 +118,7 @@ def _set(thread: threading.Thread, output: AttemptOutput | None) -> None:
 class _Stream(io.TextIOBase):
     """A standard stream that gives each attempt what its threads print."""
 
-    def __init__(self, original: TextIO, find: Callable[[], Write | None]) -> None:
+    def __init__(self, original: TextIO, find: Callable[[], Lines | None]) -> None:
         self._original, self._find = original, find
         self.buffer = _Bytes(original, find)
 
@@ -110,14 +131,14 @@ class _Stream(io.TextIOBase):
         return self._original.errors
 
     def write(self, text: str, /) -> int:
-        send = self._find()
-        if send is None:
+        output = self._find()
+        if output is None:
             return self._original.write(text)
-        send(text.encode("utf-8", "replace"))
+        output.write(text.encode("utf-8", "replace"))
         return len(text)
 
     def flush(self) -> None:
-        output = find_output()
+        output = self._find()
         if output is not None:
             output.flush()
         self._original.flush()
@@ -132,12 +153,11 @@ class _Stream(io.TextIOBase):
 class _Bytes(io.RawIOBase):
     """The binary side of a stream."""
 
-    def __init__(self, original: TextIO, find: Callable[[], Write | None]) -> None:
+    def __init__(self, original: TextIO, find: Callable[[], Lines | None]) -> None:
         self._original, self._find = original, find
 
     def write(self, content: bytes, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        send = self._find() or self._original.buffer.write
-        send(bytes(content))
+        (self._find() or self._original.buffer).write(bytes(content))
         return len(content)
 
     def fileno(self) -> int:
@@ -161,8 +181,8 @@ def add_line(line: str) -> None:
         output.write(f"{line}\n".encode("utf-8", "replace"))
 
 
-def replace_streams(find: Callable[[], Write | None]) -> None:
-    """Pass what is printed to the function that `find` returns for this thread, if any."""
+def replace_streams(find: Callable[[], Lines | None]) -> None:
+    """Pass what is printed to the output that `find` returns for this thread, if any."""
     sys.stdout, sys.stderr = _Stream(sys.stdout, find), _Stream(sys.stderr, find)
 
 
@@ -171,7 +191,7 @@ def install() -> None:
 
     Records of the level INFO reach the output of attempts; the level of the other handlers stays.
     """
-    replace_streams(lambda: None if (output := find_output()) is None else output.write)
+    replace_streams(find_output)
     root = logging.getLogger()
     for handler in root.handlers:
         handler.setLevel(max(handler.level, root.level))

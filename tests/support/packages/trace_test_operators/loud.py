@@ -16,6 +16,7 @@ def run(context: Any, config: Any) -> NoReturn:
         for batch in batches:
             print(word, "in an executor")
             yield batch
+        print(word, "leaves an executor", end="")
 
     def speak() -> None:
         for _ in range(200):

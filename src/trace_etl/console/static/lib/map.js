@@ -20,6 +20,7 @@ export function PartitionMap({ name, version, selected, at, onPick }) {
   const [tip, setTip] = useState(/** @type {any} */ (null));
   const [shown, setShown] = useState(/** @type {any} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
+  const [missed, setMissed] = useState(/** @type {any} */ (null)); // why "Go to block" showed no partition
   const load = (/** @type {any} */ window, /** @type {AbortSignal} */ signal = undefined) => get(`datasets/${path(name)}/map`, { ...window, dataset_version: version, buckets: 1000 }, signal);
   const whole = useLive((signal) => load({}, signal), [name, version], { matches: (c) => (c.kind === "dataset" && c.dataset === name) || c.kind === "task" });
 
@@ -151,19 +152,19 @@ export function PartitionMap({ name, version, selected, at, onPick }) {
   const goTo = async (event) => {
     event.preventDefault();
     const text = event.target.elements.block.value.replaceAll(/[,_\s]/g, "");
-    if (!/^\d+$/.test(text)) return setError(new Error(`${text || "This"} is not a block number.`));
+    if (!/^\d+$/.test(text)) return setMissed(new Error(`${text || "This"} is not a block number.`));
     const block = Number(text);
     const { first, last } = state.current.whole;
-    if (block < first || block > last) return setError(new Error(`Block ${format.number(block)} is outside of the dataset, which has blocks ${format.number(first)} to ${format.number(last)}.`));
+    if (block < first || block > last) return setMissed(new Error(`Block ${format.number(block)} is outside of the dataset, which has blocks ${format.number(first)} to ${format.number(last)}.`));
     try {
       const partition = (await load({ start: block, end: block })).listed?.[0];
-      setError(null);
+      setMissed(null);
       const margin = 12 * (partition ? partition.end - partition.start + 1 : 10);
       move((partition?.start ?? block) - margin, (partition?.end ?? block) + 1 + margin);
       if (partition) onPick(partition.partition_key);
-      else setError(new Error(`Block ${format.number(block)} is not in a partition.`));
+      else setMissed(new Error(`Block ${format.number(block)} is not in a partition.`));
     } catch (failed) {
-      setError(failed);
+      setMissed(failed);
     }
   };
   const reset = () => move(state.current.whole.first, state.current.whole.last + 1);
@@ -184,7 +185,7 @@ export function PartitionMap({ name, version, selected, at, onPick }) {
   const hot = shown ? countHot(shown) : 0;
   const missing = width - covered - hot;
   return html`<div class="map">
-      <${Failure} error=${error ?? whole.error} />
+      <${Failure} error=${error ?? missed ?? whole.error} />
       <canvas class="strip" ref=${strip} onPointerDown=${onStrip} onPointerMove=${onStrip} aria-hidden="true" />
       <canvas class="main" ref=${main} tabindex="0" role="img" aria-label=${`Partition map of ${name}: ${shown ? `blocks ${shown.start} to ${shown.end}, ${covered} committed${hot ? `, ${hot} hot` : ""}, ${missing} missing` : "loading"}. Arrow keys move, plus and minus zoom, Enter opens a partition.`}
         onPointerDown=${(event) => { main.current.setPointerCapture(event.pointerId); state.current.drag = { x: event.clientX, ...state.current.view, moved: false }; setTip(null); }}

@@ -269,7 +269,9 @@ def test_an_object_that_cannot_be_read_is_reported_without_its_signature(
 
         views = [DatasetView("blocks", [sign(store, name)], [])]
         async with open_pool(1, LIMITS) as pool, pool.take() as process:
-            await process.run("SELECT count(*) AS n FROM blocks", views, LIMITS, None, keep)
+            await process.run(
+                "SELECT count(*) AS n FROM blocks", views, LIMITS, None, keep, is_checked=True
+            )
         return b"".join(pieces)
 
     assert b"20" in asyncio.run(ask("b.parquet"))

@@ -18,6 +18,7 @@ import psutil
 import psycopg
 import pytest
 
+from support.waiting import eventually
 from trace_etl.lite import ownership
 from trace_etl.lite.credentials import passwords
 from trace_etl.lite.errors import HomeUnusable, PortTaken, PostgresMissing
@@ -292,9 +293,15 @@ def test_as_root_postgres_has_an_account_of_its_own(private_server: EmbeddedPost
     assert query_value(server.admin_dsn(), "SELECT 1") == 1
     with pytest.raises(KeyError):
         pwd.getpwuid(own)
-    others = {p.pid for p in psutil.process_iter() if p.uids().effective == own}
     started = psutil.Process(int((private_server.data / "postmaster.pid").read_text().split()[0]))
-    assert others == {started.pid, *(child.pid for child in started.children(recursive=True))}
+
+    def has_only_postgres() -> bool:  # whose background processes start and end
+        of_account = {
+            p.pid for p in psutil.process_iter(["uids"]) if p.info["uids"].effective == own
+        }
+        return of_account == {started.pid, *(p.pid for p in started.children(recursive=True))}
+
+    eventually(has_only_postgres, "no other program runs under the account")
 
 
 def test_a_program_that_takes_the_port_gets_no_password(server: Server) -> None:

@@ -20,7 +20,7 @@ from trace_etl.http.problems import from_validation
         (QueryRequest, "params", {"a b": 1}, "'a b' is not a parameter name"),
         (QueryRequest, "params", [2**64], "the value of $1 has more than 64 bits"),
         (QueryRequest, "params", [1] * 1001, "has 1001 values; the maximum is 1000"),
-        (QueryRequest, "format", "xml", "must be 'json', 'arrow', 'parquet' or 'csv'"),
+        (QueryRequest, "format", "xml", "must be 'json', 'arrow', 'parquet', 'csv' or 'columns'"),
         (QueryRequest, "limit", "many", "must be an integer"),
         (QueryRequest, "sql", "", "must have at least 1 character"),
         (Heartbeat, "task_id", "x", "must be a UUID, such as"),

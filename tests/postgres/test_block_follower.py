@@ -475,6 +475,8 @@ def test_the_operator_follows_until_it_is_canceled(
     assert REGISTRY.get_sample_value("trace_follower_lag_blocks", job) == 0
     assert REGISTRY.get_sample_value("trace_follower_reorganisations_total", job) == 0
     assert REGISTRY.get_sample_value("trace_follower_rejected_answers_total", job)
+    lagging = job | {"reason": "lagging"}
+    assert REGISTRY.get_sample_value("trace_follower_endpoints_set_aside_total", lagging) == 0
 
 
 def follow_until_canceled(

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from trace_etl.spark.errors import ChainMismatch
+from trace_etl.spark.errors import ChainMismatch, DifferentChains
 from trace_etl.spark.evm.fetch import RangeReader, RpcSource
 from trace_etl.spark.evm.rpc import endpoint
 from trace_etl.spark.evm.rpc.endpoint import Endpoint
@@ -176,7 +176,7 @@ def test_endpoints_of_different_chains_are_refused_without_transactions(node: No
     source = RpcSource((node.url, other.url), tries=1)
     with (
         RangeReader(source, ("blocks",)) as reader,
-        pytest.raises(ChainMismatch, match=r"different chains: 5 \(127.*\), 1 \(127"),
+        pytest.raises(DifferentChains, match=r"different chains: 5 \(127.*\), 1 \(127"),
     ):
         reader.chain_id()
     other.answer = send(b'{"id": 0, "result": "0x5"}')

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from support.chain.faulty_node import Calls, FaultyNode, Reply
 from support.chain.growing_chain import GrowingChain, new_chain
+from support.chain.head_faults import boasting_node, lagging_node
 from support.services.postgres import Templates, copied, sql
 from support.spark.following import KINDS, FollowedChain, catch_up, hot_outputs, new_stream
 from support.spark.spark_tasks import task
@@ -20,7 +21,14 @@ from support.waiting import eventually
 from trace_etl.data.errors import StaleWriter
 from trace_etl.devtools.devchain import start_server
 from trace_etl.objects.file_store import FileStore
-from trace_etl.spark.errors import BadTask, FinalityBroken, RpcRefused, TaskCanceled
+from trace_etl.spark.errors import (
+    BadTask,
+    DifferentChains,
+    FinalityBroken,
+    RpcRefused,
+    TaskCanceled,
+)
+from trace_etl.spark.evm.rpc.set_aside import SET_ASIDE
 from trace_etl.spark.follow import streaming
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.runner import SparkRunner
@@ -87,6 +95,33 @@ def test_an_attempt_continues_from_the_commit_of_either_engine(
             assert isinstance(attempt.failure(), StaleWriter)
             assert stream.rows() == before
     assert stream.reported_ranges() == [(60, 89)]
+
+
+def test_an_endpoint_that_lags_lies_or_serves_another_chain_does_not_hold_the_stream(
+    spark: SparkSession,
+    tip: GrowingChain,
+    stream: FollowedChain,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SET_ASIDE, "_until", {})  # the port of another test's node may be reused
+    with boasting_node(tip.url) as liar, lagging_node(tip.url, lambda: 89) as frozen:
+        urls = liar.url, frozen.url, tip.url
+        with stream.streaming(1, spark, tmp_path, *urls, compare_seconds=1) as attempt:
+            tip.mine(5)
+            attempt.catch_up(tip)
+            eventually(lambda: len(stream.set_aside) == 2, "both are set aside")
+    attempt.running.result(timeout=300)
+    assert set(stream.set_aside) == {"unproven_head", "lagging"}
+    with start_server(new_chain(seed=8, chain_id=5, initial=200)) as other:
+        with stream.streaming(2, spark, tmp_path, other.url, tip.url) as attempt:
+            tip.mine(1)
+            attempt.catch_up(tip)
+        attempt.running.result(timeout=300)
+        with new_stream(stream.dsn).streaming(1, spark, tmp_path, other.url, tip.url) as attempt:
+            assert isinstance(attempt.failure(), DifferentChains)
+    assert stream.set_aside[2:] == ["other_chain"]
+    assert not stream.invalidations
 
 
 def test_a_commit_that_fails_while_the_next_blocks_are_read_ends_the_attempt(

@@ -42,6 +42,10 @@ class ChainMismatch(OperatorError, code="chain_mismatch"):
     """The node's answers contradict each other, or a needed block is missing."""
 
 
+class DifferentChains(OperatorError, code="different_chains", retryable=False):
+    """The endpoints of one pool serve different chains. A person must correct the pool."""
+
+
 _MAX_SHOWN = 1024
 
 

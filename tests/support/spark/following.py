@@ -22,6 +22,7 @@ from trace_etl.data import connection
 from trace_etl.data.followers import Writer
 from trace_etl.model.storage import hot_table
 from trace_etl.spark.evm.fetch import RpcSource
+from trace_etl.spark.evm.head_watch import Reason
 from trace_etl.spark.evm.tip import TipReader
 from trace_etl.spark.follow.follower import ChainFollower, FollowPlan, HotOutput
 from trace_etl.spark.follow.streaming import StreamingFollower
@@ -53,6 +54,8 @@ class FollowedChain:
     events: list[Event] = field(default_factory=list[Event])
     invalidations: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     heads: list[ChainHead] = field(default_factory=list[ChainHead])
+    set_aside: list[Reason] = field(default_factory=list[Reason])
+    """Why endpoints were set aside."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     is_paused: bool = False
 
@@ -74,7 +77,7 @@ class FollowedChain:
             "test.follow", writer, self.outputs, **{"start": 0, "poll": 0.02, **self.options}
         )
         with (
-            TipReader(_source(urls, source), KINDS) as reader,
+            TipReader(_source(urls, source), KINDS, on_set_aside=self.set_aside.append) as reader,
             connection.connect(self.dsn) as conn,
         ):
             yield ChainFollower(

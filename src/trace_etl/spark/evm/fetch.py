@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from threading import Lock, local
 from typing import Any
 
@@ -17,6 +17,7 @@ from trace_etl.dag.chain.rules import RULES_VERSION, VerifyRules
 from trace_etl.dag.chain.tables import ColumnChoice, list_columns
 from trace_etl.spark.errors import (
     ChainMismatch,
+    DifferentChains,
     RpcRefused,
     UnsupportedMethod,
     VerificationFailed,
@@ -54,6 +55,33 @@ _TARGET_BYTES = 4_000_000  # an answer of this size hides the round trip and sti
 
 def ignore_rejected() -> None:
     """Do nothing: the range's certificate has the answers that were rejected."""
+
+
+@dataclass(frozen=True)
+class ServedChain:
+    """The id of the chain that an endpoint reports."""
+
+    chain_id: int
+    url: str
+    label: str
+
+
+def list_chains(source: RpcSource) -> list[ServedChain]:
+    """Ask every endpoint for its chain. Endpoints that do not answer are left out if others do."""
+    return ask_endpoints(
+        source, lambda client: ServedChain(_read_chain_id(client), client.url, client.label)
+    )
+
+
+def require_one_chain(served: Sequence[ServedChain]) -> int:
+    """Return the id of the chain that all endpoints serve. Raises DifferentChains."""
+    if len({one.chain_id for one in served}) > 1:
+        named = ", ".join(f"{one.chain_id} ({one.label})" for one in served)
+        raise DifferentChains(
+            f"the RPC endpoints report different chains: {named}; remove those of the wrong chain "
+            "from the RPC pool"
+        )
+    return served[0].chain_id
 
 
 class BatchSizer:
@@ -142,17 +170,18 @@ class RangeReader:
     def chain_id(self) -> int:
         """The id of the chain. All endpoints must agree, unless signed transactions prove it.
 
-        Raises ChainMismatch.
+        Raises DifferentChains, or ChainMismatch if an answer is not a number.
         """
         if self._wants_transactions and self._rules.includes("transactions_root"):
             self._chain_id = _read_chain_id(self._client)
             return self._chain_id
-        answers = ask_endpoints(self._source, lambda client: (_read_chain_id(client), client.label))
-        if len({number for number, _ in answers}) > 1:
-            named = ", ".join(f"{number} ({label})" for number, label in answers)
-            raise ChainMismatch(f"the RPC endpoints report different chains: {named}; check them")
-        self._chain_id = answers[0][0]
+        self._chain_id = require_one_chain(list_chains(self._source))
         return self._chain_id
+
+    @property
+    def label(self) -> str:
+        """The endpoint that the next call in this thread asks, without secrets."""
+        return self._client.label
 
     def call(self, call: RpcCall) -> Any:
         """Make one call in the caller's thread and return its result."""

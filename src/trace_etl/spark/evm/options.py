@@ -131,6 +131,9 @@ def _parse_source(options: Mapping[str, str]) -> RpcSource:
         concurrency=_parse_number(options, "concurrency", defaults.concurrency, minimum=1),
         timeout=_parse_number(options, "timeout", int(defaults.timeout), minimum=1),
         tries=_parse_number(options, "tries", defaults.tries, minimum=1),
+        compare_seconds=_parse_number(
+            options, "compare_seconds", defaults.compare_seconds, minimum=1
+        ),
     )
 
 

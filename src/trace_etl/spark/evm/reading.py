@@ -1,7 +1,7 @@
 """Read a range of blocks in one Spark task, as rows of one table or as slices of several."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -37,12 +37,15 @@ class BlockRange(InputPartition):
 
     start: int
     end: int
+    urls: tuple[str, ...] = ()
+    """The endpoints in the order of the planner; empty for the order of the options."""
 
 
 def read_range(options: EvmOptions, partition: InputPartition) -> Iterator[Any]:
     """Yield the record batches of a partition, in chain order."""
     assert isinstance(partition, BlockRange)
-    source, columns = options.source, options.columns
+    columns = options.columns
+    source = replace(options.source, urls=partition.urls or options.source.urls)
     # A job that may not read provisional blocks has already waited on the driver.
     is_provisional = options.finality == "provisional" and check_finality(
         source, partition.end, options.finality

@@ -18,10 +18,12 @@ from trace_etl.spark.errors import ChainMismatch, report_errors
 from trace_etl.spark.evm.options import EvmOptions
 from trace_etl.spark.evm.reading import BlockRange, read_range
 from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
+from trace_etl.spark.evm.rpc.set_aside import SET_ASIDE
 from trace_etl.spark.evm.tip import TipReader
 
 _NO_LIMIT = 1_000_000
 _MAX_CHANGES = 5
+_MAX_COMPARED = 1000
 Offset = dict[str, Any]
 
 
@@ -57,10 +59,12 @@ class EvmStreamReader(DataSourceStreamReader):
         # The oldest hash of a full window counts as final: older hashes are unknown.
         is_full = len(recent) > self._options.reorg_depth
         final = recent.first if is_full else -1
+        tip, begin = self._open_tip(), self._options.start
         try:
-            advance = self._open_tip().advance(
-                recent, start=self._options.start, final=final, limit=max_blocks
+            tip.compare_endpoints(
+                recent, start=begin, final=final, limit=min(max_blocks, _MAX_COMPARED)
             )
+            advance = tip.advance(recent, start=begin, final=final, limit=max_blocks)
         except ChainMismatch:
             self._changes += 1
             if self._changes > _MAX_CHANGES:
@@ -76,7 +80,9 @@ class EvmStreamReader(DataSourceStreamReader):
         if start == end:
             return []
         cuts = split_range(end["first"], end["number"], self._options.partition_size)
-        return [BlockRange(first, last) for first, last in cuts]
+        # Executors do not know which endpoints this process has set aside.
+        urls = SET_ASIDE.order(self._options.source.urls)
+        return [BlockRange(first, last, urls) for first, last in cuts]
 
     @report_errors
     def read(self, partition: InputPartition) -> Iterator[Any]:

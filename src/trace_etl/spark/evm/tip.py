@@ -4,9 +4,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import structlog
+
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.dag.chain.tables import ColumnChoice
-from trace_etl.spark.errors import ChainMismatch, FinalityBroken, RpcRefused
+from trace_etl.spark.errors import (
+    ChainMismatch,
+    FinalityBroken,
+    OperatorError,
+    RpcRefused,
+    RpcUnreachable,
+)
 from trace_etl.spark.evm.chunk import BlockChunk
 from trace_etl.spark.evm.fetch import (
     DEFAULT_RULES,
@@ -14,13 +22,19 @@ from trace_etl.spark.evm.fetch import (
     RangeReader,
     RpcSource,
     ignore_rejected,
+    list_chains,
+    require_one_chain,
 )
 from trace_etl.spark.evm.finality import find_final_block
+from trace_etl.spark.evm.head_watch import HeadClaim, HeadWatch, OnSetAside, ignore_set_aside
 from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
 from trace_etl.spark.evm.rpc.answers import RpcCall
+from trace_etl.spark.evm.rpc.set_aside import SET_ASIDE
 
+_log = structlog.stdlib.get_logger()
 _INITIAL_FORK_SEARCH = 16
 _LARGEST = (1 << 63) - 1
+_COMPARE_TIMEOUT = 10.0
 _NOT_A_BLOCK = (
     "eth_getBlockByNumber of {}: the node's answer is not a block; check the RPC endpoint"
 )
@@ -57,22 +71,129 @@ class TipReader:
         rules: VerifyRules = DEFAULT_RULES,
         columns: ColumnChoice = "standard",
         on_reject: OnReject = ignore_rejected,
+        on_set_aside: OnSetAside = ignore_set_aside,
     ) -> None:
-        self._source = source = replace(source, spread=False)
-        self._blocks = RangeReader(source, tables, rules, columns, on_reject)
-        self._headers = RangeReader(source, ("blocks",), rules)
+        self._tables, self._rules, self._columns = tables, rules, columns
+        self._on_reject, self._on_set_aside = on_reject, on_set_aside
         self._has_finality = True
+        self._open(replace(source, spread=False))
+
+    def _open(self, source: RpcSource) -> None:
+        self._source = source
+        self._blocks = RangeReader(
+            source, self._tables, self._rules, self._columns, self._on_reject
+        )
+        self._headers = RangeReader(source, ("blocks",), self._rules)
+        self._singles: dict[str, TipReader] = {}
+        self._watch = HeadWatch(source.urls, source.compare_seconds, self._on_set_aside)
 
     def __enter__(self) -> "TipReader":
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        for reader in self._singles.values():
+            reader.__exit__()  # aborts the requests that the watch waits for
+        self._watch.close()
         self._blocks.__exit__()
         self._headers.__exit__()
 
-    def chain_id(self) -> int:
-        """The id of the chain that the endpoints serve."""
-        return self._headers.chain_id()
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The endpoints that are used."""
+        return self._source.urls
+
+    def chain_id(self, expected: int | None = None) -> int:
+        """The id of the chain that the endpoints serve. Raises DifferentChains.
+
+        If some serve the expected chain, the reader uses those that serve another one no more.
+        """
+        served = list_chains(self._source)
+        wrong = [one for one in served if one.chain_id != expected]
+        if expected is None or len(wrong) in (0, len(served)):
+            return require_one_chain(served)
+        for one in wrong:
+            _log.warning(
+                "endpoint_set_aside",
+                endpoint=one.label,
+                reason="other_chain",
+                chain_id=one.chain_id,
+                expected=expected,
+            )
+            self._on_set_aside("other_chain")
+        unwanted = {one.url for one in wrong}
+        self.__exit__()
+        self._open(
+            replace(self._source, urls=tuple(url for url in self.urls if url not in unwanted))
+        )
+        return expected
+
+    def compare_endpoints(
+        self, recent: RecentBlocks, *, start: int, final: int, limit: int
+    ) -> None:
+        """Compare the heads of all endpoints now and then, in the background.
+
+        An endpoint that lacks blocks which another one has is set aside, and so is one whose blocks
+        up to its head do not verify.
+        """
+        if len(self.urls) == 1:
+            return
+        readers = {url: self._single(url) for url in self.urls}
+        self._watch.poll(
+            lambda url: readers[url].read_claim(recent, start=start, final=final, limit=limit)
+        )
+
+    def read_claim(
+        self, recent: RecentBlocks, *, start: int, final: int, limit: int
+    ) -> HeadClaim | None:
+        """Read the head of the only endpoint and the next blocks; None if it does not answer."""
+        [url], label = self.urls, self._headers.label
+        held = recent.last.number if recent.last else start - 1
+        head = None
+        try:
+            head = self.head()
+            advance = self.advance(recent, start=start, final=final, limit=limit, head=head)
+        except (RpcUnreachable, RpcRefused):
+            return None  # the pool handles endpoints that do not answer
+        except (ChainMismatch, FinalityBroken) as error:
+            return HeadClaim(url, label, head.number if head else held, None, str(error))
+        last = advance.blocks[-1].number if advance else min(head.number, held)
+        return HeadClaim(url, label, head.number, last)
+
+    def find_start(self) -> int:
+        """The number of the newest block that an endpoint has, whatever heads others report."""
+        if len(self.urls) == 1:
+            return self.head().number
+        heads: list[tuple[int, TipReader]] = []
+        errors: list[OperatorError] = []
+        for url in [url for url in self.urls if not SET_ASIDE.includes(url)] or self.urls:
+            try:
+                heads.append((self._single(url).head().number, self._single(url)))
+            except OperatorError as error:
+                errors.append(error)
+        for number, reader in sorted(heads, key=lambda pair: -pair[0]):
+            try:
+                list(reader._headers.chunks(number, number))
+                return number
+            except OperatorError as error:
+                errors.append(error)
+        raise errors[-1]
+
+    def _single(self, url: str) -> "TipReader":
+        """A reader of this endpoint alone."""
+        if url not in self._singles:
+            source = self._source
+            self._singles[url] = TipReader(
+                replace(
+                    source,
+                    urls=(url,),
+                    concurrency=1,
+                    timeout=min(source.timeout, _COMPARE_TIMEOUT),
+                ),
+                ("blocks",),
+                self._rules,
+                on_reject=self._on_reject,
+            )
+        return self._singles[url]
 
     def head(self) -> BlockRef:
         """The newest block."""

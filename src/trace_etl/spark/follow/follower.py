@@ -128,7 +128,9 @@ class ChainFollower:
     def open(self) -> None:
         """Become the stream's writer and announce what the previous attempt did not."""
         plan = self.plan
-        self._chain_id = self.reader.chain_id()
+        with transaction(self.conn):
+            known = followers.read_position(self.conn, plan.writer.stream)
+        self._chain_id = self.reader.chain_id(known.chain_id if known else None)
         with transaction(self.conn):
             for output in plan.outputs:
                 schema = make_schema(output.kind, plan.columns)
@@ -138,13 +140,14 @@ class ChainFollower:
         self.recent = RecentBlocks(BlockRef(*block) for block in blocks)
         self._finalized = position.finalized
         if position.number is None:
-            self.start = self.reader.head().number if plan.start is None else plan.start
+            self.start = self.reader.find_start() if plan.start is None else plan.start
         _log.info("follower_started", job=plan.name, block=position.number)
         METRICS.register_job(plan.name)
         self._announce()
 
     def step(self) -> bool:
         """Write the next blocks, if any. Return whether more may be available immediately."""
+        self.compare_endpoints()
         head = self.reader.head()
         advance = self.reader.advance(
             self.recent, start=self.start, final=self._finalized, limit=self.plan.batch, head=head
@@ -161,6 +164,12 @@ class ChainFollower:
         }
         return self.write(BlockBatch(advance.blocks, rows, advance.orphaned), head)
 
+    def compare_endpoints(self) -> None:
+        """Set aside endpoints that lag behind others, or lie about their head."""
+        self.reader.compare_endpoints(
+            self.recent, start=self.start, final=self._finalized, limit=self.plan.batch
+        )
+
     def write(self, batch: BlockBatch, head: BlockRef) -> bool:
         """Commit a batch and announce it. Return whether more blocks are available immediately."""
         final = self._find_final_block(batch)
@@ -173,6 +182,8 @@ class ChainFollower:
         is_due = time.monotonic() - self._announced_at >= self.plan.announce_interval
         if not is_behind or batch.orphaned or is_due:
             self._announce()
+        else:
+            self._has_unsent = True  # also sent if the reported head never comes
         self.record_position(head)
         self.healthy_at = time.monotonic()
         return is_behind
@@ -196,7 +207,7 @@ class ChainFollower:
         self._reported_at = time.monotonic()
 
     def _handle_no_new_blocks(self, head: BlockRef) -> None:
-        """Announce what was held back during a pause, and record the position."""
+        """Announce what was held back, and record the position."""
         if self._has_unsent:
             self._announce()
         self.record_position(head)

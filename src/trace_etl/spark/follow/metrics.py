@@ -1,6 +1,10 @@
 """Prometheus metrics of the followers in this process."""
 
+from typing import get_args
+
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from trace_etl.spark.evm.head_watch import Reason
 
 _DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -36,11 +40,20 @@ class FollowerMetrics:
             registry=registry,
         )
 
+        self._set_aside = Counter(
+            "trace_follower_endpoints_set_aside",
+            "Endpoints that were set aside because they lag or serve no valid chain",
+            ["job", "reason"],
+            registry=registry,
+        )
+
     def register_job(self, job: str) -> None:
         """Export the series of a stream at zero, before its first event."""
         self._reorganisations.labels(job)
         self._depth.labels(job)
         self._rejected.labels(job)
+        for reason in get_args(Reason):
+            self._set_aside.labels(job, reason)
 
     def record_position(self, job: str, block: int | None, head: int) -> None:
         """Record the last block of a stream, and its lag behind the head."""
@@ -51,6 +64,10 @@ class FollowerMetrics:
     def record_rejected(self, job: str) -> None:
         """Count an answer that contradicted a header."""
         self._rejected.labels(job).inc()
+
+    def record_set_aside(self, job: str, reason: Reason) -> None:
+        """Count an endpoint that was set aside."""
+        self._set_aside.labels(job, reason).inc()
 
     def record_reorganisation(self, job: str, depth: int) -> None:
         self._reorganisations.labels(job).inc()

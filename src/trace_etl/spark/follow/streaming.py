@@ -30,6 +30,7 @@ from trace_etl.spark.evm.fetch import DEFAULT_RULES, RpcSource
 from trace_etl.spark.evm.options import BUNDLE, LINKS
 from trace_etl.spark.evm.reading import unpack_slice
 from trace_etl.spark.evm.recent_blocks import BlockRef, LinkedBlock
+from trace_etl.spark.evm.rpc.set_aside import SET_ASIDE
 from trace_etl.spark.evm.stream import offset_at
 from trace_etl.spark.follow.follower import TRANSIENT_ERRORS, BlockBatch, ChainFollower
 from trace_etl.spark.output import attribute, find_output
@@ -134,12 +135,14 @@ class StreamingFollower:
         columns = follower.plan.columns
         reader = (
             self.spark.readStream.format("evm")
-            .option("rpc_url", " ".join(source.urls))
+            # The planner and the executors are other processes, which learn on their own.
+            .option("rpc_url", " ".join(SET_ASIDE.order(follower.reader.urls)))
             .option("dataset", BUNDLE)
             .option("tables", ",".join(tables))
             .option("start", follower.start)
             .option("batch", source.batch)
             .option("tries", source.tries)
+            .option("compare_seconds", source.compare_seconds)
             .option("partition_size", source.batch)
             .option("blocks_per_batch", _COMMITS_PER_READ * follower.plan.batch)
             .option("reorg_depth", _REORG_DEPTH)
@@ -167,6 +170,7 @@ class StreamingFollower:
         follower = self.follower
         with self._lock:
             try:
+                follower.compare_endpoints()
                 head, last = follower.reader.head(), follower.recent.last
                 if last is not None and head.number <= last.number:
                     # The chain may have changed and changed back: the query saw nothing new.

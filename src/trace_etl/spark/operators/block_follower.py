@@ -38,8 +38,9 @@ def run(context: OperatorContext, config: FollowConfig) -> TaskResult:
     source = RpcSource(context.rpc_urls(config.rpc), batch=config.batch, tries=_TRIES)
     kinds, rules = [output.kind for output in plan.outputs], context.verify_rules(config)
     count = partial(METRICS.record_rejected, plan.name)
+    set_aside = partial(METRICS.record_set_aside, plan.name)
     with (
-        TipReader(source, kinds, rules, plan.columns, count) as reader,
+        TipReader(source, kinds, rules, plan.columns, count, set_aside) as reader,
         connection.connect(dsn) as conn,
     ):
         is_paused = context.link.is_paused if context.link else never_paused

@@ -39,6 +39,8 @@ class RpcSource:
     initial_delay: float = 0.2
     spread: bool = True
     """Use all endpoints concurrently. False at the tip, where endpoints may differ."""
+    compare_seconds: int = 10
+    """Seconds between comparisons of the endpoints' heads at the tip."""
 
 
 class RpcClient:
@@ -82,6 +84,11 @@ class RpcClient:
 
         parts = self._send_batch(calls, read, min(tries or self._tries, self._tries))
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    @property
+    def url(self) -> str:
+        """The current endpoint's URL, which may contain secrets."""
+        return self._choose_endpoint().url
 
     @property
     def label(self) -> str:

@@ -1,6 +1,7 @@
 """What this process learned about endpoints: which to avoid, and how many calls a batch may have."""
 
 import time
+from collections.abc import Sequence
 from threading import Lock
 
 _SECONDS = 600.0
@@ -14,12 +15,18 @@ class SetAsideEndpoints:
         self._until: dict[str, float] = {}
         self._lock = Lock()
 
-    def add(self, url: str) -> None:
+    def add(self, url: str, seconds: float | None = None) -> None:
+        """Avoid the URL for some time, or longer if it is set aside for longer already."""
+        until = time.monotonic() + (self._seconds if seconds is None else seconds)
         with self._lock:
-            self._until[url] = time.monotonic() + self._seconds
+            self._until[url] = max(until, self._until.get(url, 0.0))
 
     def includes(self, url: str) -> bool:
         return self._until.get(url, 0.0) > time.monotonic()
+
+    def order(self, urls: Sequence[str]) -> tuple[str, ...]:
+        """The same URLs, with those that are avoided as the last ones."""
+        return tuple(sorted(urls, key=self.includes))
 
 
 SET_ASIDE = SetAsideEndpoints()

@@ -110,7 +110,7 @@ def test_an_endpoint_that_lags_lies_or_serves_another_chain_does_not_hold_the_st
         with stream.streaming(1, spark, tmp_path, *urls, compare_seconds=1) as attempt:
             tip.mine(5)
             attempt.catch_up(tip)
-            eventually(lambda: len(stream.set_aside) == 2, "both are set aside")
+            eventually(lambda: len(set(stream.set_aside)) == 2, "both are set aside")
     attempt.running.result(timeout=300)
     assert set(stream.set_aside) == {"unproven_head", "lagging"}
     with start_server(new_chain(seed=8, chain_id=5, initial=200)) as other:
@@ -120,7 +120,7 @@ def test_an_endpoint_that_lags_lies_or_serves_another_chain_does_not_hold_the_st
         attempt.running.result(timeout=300)
         with new_stream(stream.dsn).streaming(1, spark, tmp_path, other.url, tip.url) as attempt:
             assert isinstance(attempt.failure(), DifferentChains)
-    assert stream.set_aside[2:] == ["other_chain"]
+    assert stream.set_aside[-1] == "other_chain"
     assert not stream.invalidations
 
 

@@ -73,7 +73,8 @@ class TipReader:
         on_reject: OnReject = ignore_rejected,
         on_set_aside: OnSetAside = ignore_set_aside,
     ) -> None:
-        self._tables, self._rules, self._columns = tables, rules, columns
+        self._tables, self._rules = tables, rules
+        self._columns: ColumnChoice = columns
         self._on_reject, self._on_set_aside = on_reject, on_set_aside
         self._has_finality = True
         self._open(replace(source, spread=False))

@@ -113,11 +113,15 @@ def test_an_endpoint_that_lags_lies_or_serves_another_chain_does_not_hold_the_st
             eventually(lambda: len(set(stream.set_aside)) == 2, "both are set aside")
     attempt.running.result(timeout=300)
     assert set(stream.set_aside) == {"unproven_head", "lagging"}
-    with start_server(new_chain(seed=8, chain_id=5, initial=200)) as other:
+    with (
+        start_server(new_chain(seed=8, chain_id=5, initial=200)) as server,
+        FaultyNode(server.url) as other,
+    ):
         with stream.streaming(2, spark, tmp_path, other.url, tip.url) as attempt:
             tip.mine(1)
             attempt.catch_up(tip)
         attempt.running.result(timeout=300)
+        assert set(other.methods()) == {"eth_chainId"}
         with new_stream(stream.dsn).streaming(1, spark, tmp_path, other.url, tip.url) as attempt:
             assert isinstance(attempt.failure(), DifferentChains)
     assert stream.set_aside[-1] == "other_chain"

@@ -294,7 +294,8 @@ def test_a_task_woken_before_an_outage_is_claimed_right_after_it(
         eventually(lambda: scene.calls("claim", answered=False) >= 2, "the claim is retried")
         scene.dispatcher.up()
         eventually(lambda: scene.task() == ("Completed", 1), "the task is claimed and completed")
-    assert received == [1], "the worker waited for the message to become visible again"
+    # The killed Dispatcher may have sent two messages. Neither may be received a second time.
+    assert set(received) == {1}, "the worker waited for the message to become visible again"
     scene.check_history()
 
 

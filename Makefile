@@ -58,7 +58,7 @@ test-lambda: $(VENV)/.dev tests/lambda/node_modules/.installed ## Run functions 
 	TRACE_REQUIRE_LAMBDA_CLIENT=1 $(BIN)/pytest -n 0 tests/unit/test_lambda_environments.py $(TESTS)
 
 test-all: packages prepared ## Run all of these tests in one run
-	TRACE_REQUIRE_SANDBOX=1 $(BIN)/pytest -n $(WORKERS) -o 'norecursedirs=.* node_modules' $(TESTS)
+	TRACE_REQUIRE_SANDBOX=1 $(if $(RIC),TRACE_REQUIRE_LAMBDA_CLIENT=1) $(BIN)/pytest -n $(WORKERS) -o 'norecursedirs=.* node_modules' $(TESTS)
 
 packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(VENV)/ministack/.installed $(ANVIL) $(NATIVE) $(RIC) web/node_modules/.installed ## Install the packages of all targets
 

@@ -10,7 +10,7 @@ from trace_etl.dispatcher.service import run_loops, running
 from trace_etl.dispatcher.settings import DispatcherSettings
 from trace_etl.dispatcher.task_objects.objects import streams_body
 from trace_etl.http.server.listeners import Listener, Tls, run, serve, stop_on_signals
-from trace_etl.queues.pgqueue import PgQueue
+from trace_etl.queues.opening import open_queue
 from trace_etl.queues.queue import Queue
 from trace_etl.state.db import migrations
 
@@ -45,7 +45,7 @@ def main() -> None:
     logs.configure("dispatcher", cfg.log_level)
     for name in migrations.apply(cfg.state_dsn):
         _log.info("migration_applied", name=name)
-    queue = PgQueue(cfg.queue_dsn)
+    queue = open_queue(cfg.queue_dsn)
     queue.prepare()
     _tune_garbage_collector()
     run(_serve(cfg, queue))

@@ -13,7 +13,7 @@ from trace_etl.data.buffer_writer import BufferWriter
 from trace_etl.http.clients.dispatcher_client import token_reader
 from trace_etl.http.clients.sink_client import SinkClient
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
-from trace_etl.queues.pgqueue import PgQueue
+from trace_etl.queues.opening import open_queue
 from trace_etl.queues.queue import Queue
 from trace_etl.sink.retired_tables import sweep
 from trace_etl.sink.settings import SinkSettings
@@ -32,7 +32,7 @@ def main() -> int:
     stop = stop_on_signals()
     write_ready_file(cfg.ready_file)
     _log.info("sink_ready")
-    run(cfg, PgQueue(cfg.queue_dsn), stop)
+    run(cfg, open_queue(cfg.queue_dsn), stop)
     return 0
 
 

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 from trace_etl import logs
 from trace_etl.http.metrics_server import start_metrics_server
 from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
-from trace_etl.queues.pgqueue import PgQueue
+from trace_etl.queues.opening import open_queue
 from trace_etl.worker.hosts.host_runner import HostRunner
 from trace_etl.worker.settings import WorkerSettings
 from trace_etl.worker.slots import work, work_on_endless
@@ -32,7 +32,7 @@ def main() -> int:
     try:
         if cfg.metrics_port is not None:
             start_metrics_server(cfg.metrics_port, REGISTRY, cfg.http_limits)
-        queue, secrets = PgQueue(cfg.queue_dsn), cfg.open_secrets(os.environ)
+        queue, secrets = open_queue(cfg.queue_dsn), cfg.open_secrets(os.environ)
         stop = threading.Event()
         with work_on_endless(cfg, queue, runner, stop, secrets):
             runner.warm()

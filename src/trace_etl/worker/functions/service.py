@@ -13,7 +13,7 @@ from trace_etl import logs
 from trace_etl.http.clients.dispatcher_client import DispatcherClient, token_reader
 from trace_etl.http.clients.thread_safe_transport import ThreadSafeTransport
 from trace_etl.process import stop_on_signals, write_ready_file
-from trace_etl.queues.pgqueue import PgQueue
+from trace_etl.queues.opening import open_queue
 from trace_etl.sandbox.broker.broker import PlatformClients
 from trace_etl.sandbox.spawner import Spawner
 from trace_etl.worker.functions.environments import EnvironmentPool
@@ -44,7 +44,7 @@ def serve_functions(cfg: FunctionSettings, spawner_fd: int) -> None:
         with _accept_invocations(cfg, upstream, spawner, stop):
             write_ready_file(cfg.ready_file)
             _log.info("worker_ready", runtimes=list(served.entries), slots=served.slots)
-            work(cfg, PgQueue(cfg.queue_dsn), runner, stop)
+            work(cfg, open_queue(cfg.queue_dsn), runner, stop)
     spawner.close()
 
 

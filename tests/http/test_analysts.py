@@ -353,6 +353,18 @@ def test_a_connection_that_the_service_has_closed_is_replaced(client: Client) ->
     assert client._stack.results._idle == [other]  # a whole result leaves its connection usable
 
 
+def test_one_connection_carries_results_of_any_length(client: Client) -> None:
+    """An answer of a known length, as JSON is, ended its connection: each query paid for TLS."""
+    stack = client._stack
+    used: list[object] = []
+    for n in range(3):
+        assert stack.query(f"SELECT {n} AS n")["rows"] == [[n]]
+        used += stack.results._idle
+        assert client.query(f"SELECT {n} AS n").rows() == [{"n": n}]
+        used += stack.results._idle
+    assert len(used) == 6 and len(set(used)) == 1
+
+
 def test_errors_say_what_was_wrong(analyst: Analyst, client: Client) -> None:
     with pytest.raises(trace_client.RequestRejected, match="did you mean 'blocks'"):
         client.query("FROM blokcs").arrow()

@@ -145,7 +145,9 @@ class ResultConnections:
         is_complete = False
         try:
             yield response
-            is_complete = response.isclosed() and not response.will_close
+            # `read1` does not close a response of a known length, in some releases of Python.
+            is_complete = response.isclosed() or response.length == 0
+            is_complete = is_complete and not response.will_close
         finally:
             response.close()
             self._give_back(conn) if is_complete else conn.close()

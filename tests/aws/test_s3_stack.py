@@ -415,7 +415,7 @@ def _require_no_keys(home: Path, key: AwsKey) -> None:
         ({"TRACE_S3_KMS_KEY_ID": "k"}, "TRACE_S3_KMS_KEY_ID needs TRACE_S3_ENCRYPTION=aws:kms"),
     ],
 )
-def test_trace_up_says_what_is_wrong(
+def test_trace_up_names_the_s3_setting_to_correct(
     aws: Ministack, tmp_path: Path, change: dict[str, str], message: str
 ) -> None:
     bucket = aws.make_bucket()

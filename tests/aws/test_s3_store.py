@@ -146,7 +146,7 @@ def _show(error: BaseException) -> str:
     return f"{error!r}"
 
 
-def test_an_endpoint_that_is_down_or_no_s3_is_reported(
+def test_an_endpoint_that_is_down_or_is_not_s3_is_reported(
     aws: Ministack, key: AwsKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trace_etl.objects.s3_options._MAX_RETRIES", 1)
@@ -161,7 +161,7 @@ def test_an_endpoint_that_is_down_or_no_s3_is_reported(
             S3Store("bucket", "", other).get("bucket/x")
 
 
-def test_a_failing_server_is_asked_again(
+def test_a_request_that_a_failing_server_refused_is_repeated(
     aws: Ministack, bucket: str, key: AwsKey, tmp_path: Path
 ) -> None:
     """Two of three requests get a 503, as S3 answers when it is asked too often."""

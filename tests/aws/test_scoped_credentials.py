@@ -129,7 +129,7 @@ def test_every_action_outside_the_scope_is_denied(role: Role) -> None:
         assert role.s3("get_object", Key=name)["Body"] == name.encode()
 
 
-def test_nothing_is_listed_without_asking_for_it(role: Role) -> None:
+def test_credentials_that_were_not_requested_for_listing_list_nothing(role: Role) -> None:
     refused(lambda: role.s3("list_objects_v2", role.mint(), Prefix=READ))
 
 

@@ -41,7 +41,7 @@ publish:
 """
 
 
-def test_a_deploy_a_failure_a_reorganisation_a_backfill_and_a_rollback(
+def test_the_console_follows_a_deploy_a_failure_a_reorganisation_a_backfill_and_a_rollback(
     anvil_stack: AnvilStack,
 ) -> None:
     stack, node = anvil_stack, anvil_stack.node

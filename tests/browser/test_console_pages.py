@@ -133,7 +133,7 @@ def list_verbs(page: Page) -> set[str]:
     return verbs
 
 
-def test_what_users_wrote_shows_as_text(admin: Visit) -> None:
+def test_text_of_users_is_shown_as_text_and_not_as_markup(admin: Visit) -> None:
     written = {
         "/": ".",
         f"/dags/{SHOP}?view=text": ".code",
@@ -156,7 +156,7 @@ def test_what_users_wrote_shows_as_text(admin: Visit) -> None:
         admin.check_texts()
 
 
-def test_a_violation_is_found_also_after_the_page_was_left(admin: Visit) -> None:
+def test_the_test_browser_finds_a_violation_also_after_the_page_was_left(admin: Visit) -> None:
     with admin.expect_problem("style-src"):
         admin.go("/")
         admin.page.evaluate("document.body.setAttribute('style', 'color: red')")
@@ -387,7 +387,7 @@ def test_a_query_runs_and_hostile_rows_show_as_text(admin: Visit) -> None:
     expect(editor).to_contain_text("FROM transfers LIMIT 3")
 
 
-def test_a_wrong_query_says_what_is_wrong(admin: Visit) -> None:
+def test_a_wrong_query_shows_its_error(admin: Visit) -> None:
     page = admin.page
     admin.go("/query")
     page.get_by_label("SQL query").fill("SELECT nothing FROM nowhere")
@@ -498,7 +498,7 @@ def test_failures_are_retried_as_a_group_and_others_are_not_touched(
     dialog.get_by_role("button", name="Cancel").click()
 
 
-def test_tasks_are_filtered_by_runtime_and_read_on_after_a_failure(
+def test_tasks_are_filtered_by_runtime_and_more_are_read_after_a_failure(
     admin: Visit, world: World
 ) -> None:
     page = admin.page
@@ -531,7 +531,7 @@ def test_tasks_are_filtered_by_runtime_and_read_on_after_a_failure(
     world.post("/v1/dags/wide/remove", {})
 
 
-def test_a_window_of_the_map_that_cannot_be_read_is_said(admin: Visit) -> None:
+def test_an_error_of_a_window_of_the_map_is_shown(admin: Visit) -> None:
     page = admin.page
     admin.go("/datasets/transfers")
     canvas = page.locator("canvas.main")
@@ -589,7 +589,7 @@ def test_a_new_version_is_built_promoted_and_rolled_back(admin: Visit, world: Wo
     assert world.get(f"/v1/dags/{SHOP}")["dag_version"] == before["dag_version"]
 
 
-def test_what_was_not_delivered_is_replayed_retried_or_dropped(admin: Visit, world: World) -> None:
+def test_failed_deliveries_are_replayed_retried_or_dropped(admin: Visit, world: World) -> None:
     page = admin.page
     admin.go("/operations/outbox")
     page.get_by_role("button", name="Replay failed").click()
@@ -683,9 +683,7 @@ def test_a_link_opens_the_page_once_and_leaves_no_code(stranger: Visit, world: W
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
-def test_without_a_session_a_used_link_says_so_and_a_token_logs_in(
-    stranger: Visit, world: World
-) -> None:
+def test_a_used_link_is_reported_and_a_token_logs_in(stranger: Visit, world: World) -> None:
     page = stranger.page
     with stranger.expect_problem("401"):
         page.goto(f"{world.url}/login#nonsense")
@@ -709,7 +707,7 @@ def test_an_open_page_acts_after_another_tab_logged_in_again(admin: Visit, world
         expect(page.locator(".toast")).to_contain_text("deleted")
 
 
-def test_an_ended_session_says_so_and_a_login_in_another_tab_opens_the_page_again(
+def test_an_ended_session_is_reported_and_a_login_in_another_tab_opens_the_page_again(
     admin: Visit, world: World
 ) -> None:
     page = admin.page
@@ -727,7 +725,7 @@ def test_an_ended_session_says_so_and_a_login_in_another_tab_opens_the_page_agai
     expect(page.get_by_role("heading", name="Operations")).to_be_visible()
 
 
-def test_a_page_without_its_services_says_so_and_returns(admin: Visit) -> None:
+def test_a_page_names_the_service_that_does_not_answer_and_returns(admin: Visit) -> None:
     page = admin.page
     page.route("**/session", lambda route: route.fulfill(status=503))
     with admin.expect_problem("503"):
@@ -776,7 +774,7 @@ def test_tabs_share_one_stream_and_both_are_live(admin: Visit, world: World) -> 
     assert len(streams) == opened, "a tab opened another stream"
 
 
-def test_keys_search_and_go_to_pages(admin: Visit) -> None:
+def test_keys_open_the_search_and_the_pages(admin: Visit) -> None:
     page = admin.page
     admin.go("/")
     page.keyboard.press("/")

@@ -337,7 +337,7 @@ def test_the_erc20_example_alerts_on_large_transfers_in_new_blocks(
 # --- the end: no test may use the stack after this one -----------------------------------------
 
 
-def test_down_stops_every_process(stack: Stack) -> None:
+def test_trace_down_stops_every_process(stack: Stack) -> None:
     supervisor = psutil.Process(
         json.loads((stack.home / "connection.json").read_text())["supervisor_pid"]
     )

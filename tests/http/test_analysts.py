@@ -287,7 +287,7 @@ def test_a_wide_table_fits_the_terminal(analyst: Analyst) -> None:
 # --- the Python client ----------------------------------------------------------------------------
 
 
-def test_a_result_is_arrow_polars_pandas_or_rows(client: Client) -> None:
+def test_a_result_can_be_read_as_arrow_polars_pandas_or_rows(client: Client) -> None:
     result = client.query("SELECT block_number, block_hash FROM blocks ORDER BY 1")
     assert result.arrow().schema.names == ["block_number", "block_hash"]
     assert result.polars().shape == (100, 2) and len(result.pandas()) == 100
@@ -454,7 +454,7 @@ def test_columns_of_tables_in_postgres_are_known(analyst: Analyst, client: Clien
         client.scan("totals")
 
 
-def test_parameters_have_values(analyst: Analyst, client: Client) -> None:
+def test_query_parameters_are_bound_by_name_and_position(analyst: Analyst, client: Client) -> None:
     sql = (
         "SELECT $first AS first, count(*) AS n FROM blocks WHERE block_number BETWEEN $first AND 9"
     )

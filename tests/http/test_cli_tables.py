@@ -287,7 +287,7 @@ def test_an_ambiguous_or_unknown_short_id_is_refused(shell: Shell) -> None:
     assert "is not an id" in shell.run("task", "abc", code=1)
 
 
-def test_wrong_arguments_are_json_with_json(shell: Shell) -> None:
+def test_wrong_arguments_are_reported_as_json_with_the_option_json(shell: Shell) -> None:
     for words, message in (
         (("tasks", "--limit", "many"), "--limit"),
         (("task",), "Missing argument 'TASK'"),
@@ -323,7 +323,7 @@ def test_progress_is_shown_on_a_terminal_only_and_on_stderr(shell: Shell) -> Non
     assert "━" not in output + errors and "chunks: canceled" in output
 
 
-def test_overview_map_and_versions_print_what_the_api_knows(shell: Shell) -> None:
+def test_overview_map_and_versions_print_the_answers_of_the_api(shell: Shell) -> None:
     dataset = f"{DAG}_{JOB}"
     text = shell.run("overview")
     assert f"failed                    {shell.json('overview')['failed']}" in text

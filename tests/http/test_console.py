@@ -167,13 +167,13 @@ def test_calls_act_with_the_role_of_the_user(console: RunningConsole, shared: Be
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
 
 
-def test_a_writer_acts(page: Browser, shared: Bench) -> None:
+def test_a_writer_can_pause_a_job(page: Browser, shared: Bench) -> None:
     dag = shared.dag()
     assert page.post("/api/v1/pauses", {"dag": dag.name, "job": "work"}).status_code == 200
     assert page.http.get("/api/v1/pauses", params={"dag": dag.name}).json()["items"]
 
 
-def test_only_the_api_is_reachable(page: Browser) -> None:
+def test_the_console_forwards_no_calls_but_those_of_the_user_api(page: Browser) -> None:
     for path in ("/api/metrics", "/api/openapi.json", "/api/healthz", "/api/"):
         assert page.http.get(path).status_code == 404
 

@@ -63,7 +63,7 @@ def trigger(bench: Bench, name: str, start: int, end: int) -> None:
     assert bench.user.post("/v1/triggers", json=body).status_code == 200
 
 
-def test_a_change_says_what_why_and_the_hashes_before_and_after(shared: Bench) -> None:
+def test_a_change_has_its_scope_its_reason_and_the_hashes_before_and_after(shared: Bench) -> None:
     name = deploy(shared, _DAG)
     consumer = DeliveryConsumer(shared, f"{name}_out")
     total = DeliveryConsumer(shared, f"{name}_total")
@@ -176,7 +176,7 @@ def test_concurrent_commits_and_readers_give_every_change_once(shared: Bench) ->
     assert consumers[0].changes == consumers[1].changes
 
 
-def test_a_cursor_older_than_the_log_says_to_read_everything_again(alone: Bench) -> None:
+def test_a_reader_with_a_cursor_older_than_the_log_must_read_everything_again(alone: Bench) -> None:
     """Alone, because each pass of the retention reads a batch from the start of the log."""
     name = deploy(alone, _DAG)
     path = f"/v1/datasets/{name}_out/changes"

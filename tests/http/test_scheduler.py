@@ -269,7 +269,7 @@ def test_the_agent_fires_on_schedule_and_stops_on_request(dispatcher: Live) -> N
     with_scheduler(dispatcher, use)
 
 
-def test_a_trigger_that_is_no_time_is_refused_and_does_not_stop_the_scheduler(
+def test_a_trigger_whose_value_is_not_a_time_is_refused_and_does_not_stop_the_scheduler(
     dispatcher: Live,
 ) -> None:
     deploy(dispatcher)

@@ -217,7 +217,9 @@ async def test_a_body_above_the_limit_is_refused(client: httpx.AsyncClient) -> N
     assert answer.json()["code"] == "too_large"
 
 
-async def test_a_client_that_disconnects_in_the_middle_of_a_body_is_no_error(app: FastAPI) -> None:
+async def test_a_client_that_disconnects_in_the_middle_of_a_body_causes_no_error(
+    app: FastAPI,
+) -> None:
     """Otherwise the log of every such request would have a traceback."""
     received = iter(
         [

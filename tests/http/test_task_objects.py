@@ -361,7 +361,7 @@ def test_a_client_that_disconnects_leaves_nothing(shared: Bench, consumer: Objec
     )
 
 
-def test_limits_expired_tokens_and_removed_keys(
+def test_limits_expired_tokens_and_removed_keys_are_enforced(
     templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     objects, key_files = tmp_path_factory.mktemp("objects"), tmp_path_factory.mktemp("keys")

@@ -226,7 +226,7 @@ def test_the_totals_of_a_dataset_equal_its_partitions(shared: Bench) -> None:
     assert shared.rows(left, version) == [{"count": 0}]
 
 
-def test_what_is_counted_can_be_listed(shared: Bench) -> None:
+def test_every_count_can_be_listed_with_a_filter(shared: Bench) -> None:
     dag = shared.dag()
     first, second = sorted(shared.tasks(2, dag=dag), key=lambda t: shared.row(t)["range_start"])
     complete(shared, first)

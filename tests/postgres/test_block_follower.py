@@ -326,7 +326,7 @@ def test_one_endpoint_that_calls_its_head_final_does_not_decide(
     ],
     ids=str,
 )
-def test_a_head_that_is_no_block_is_not_followed(
+def test_a_head_without_a_block_is_not_followed(
     chain: GrowingChain, stream: FollowedChain, lie: dict[str, Any]
 ) -> None:
     def tell(calls: Calls, items: Calls) -> Calls:

@@ -48,7 +48,7 @@ async def test_a_value_larger_than_the_socket_buffer_is_transferred(conn: Connec
     assert row == (text,)
 
 
-async def test_an_error_is_the_same_as_a_cursor_s_and_the_connection_stays_usable(
+async def test_an_error_equals_that_of_a_cursor_and_the_connection_stays_usable(
     conn: Connection,
 ) -> None:
     for _ in range(2):

@@ -523,7 +523,7 @@ async def test_sending_reads_no_waiting_messages_of_other_jobs(busy: Bench, stag
     assert find_faults(query, plan) == []
 
 
-async def test_find_faults_detects_a_sequential_scan(busy: Bench) -> None:
+async def test_the_check_of_plans_detects_a_sequential_scan(busy: Bench) -> None:
     ran = [RecordedStatement("SELECT 1 FROM tasks WHERE worker_id = %s", ("unknown",))]
     ((query, plan),) = await plans(busy.live.dsns.state, HOT_OPTIONS, ran)
     assert find_faults(query, plan)

@@ -1,4 +1,4 @@
-"""The retry scheduler queues the next attempt of a fail_a_task task when its retry is due."""
+"""The retry scheduler queues the next attempt of a failed task when its retry is due."""
 
 from dataclasses import replace
 from datetime import timedelta

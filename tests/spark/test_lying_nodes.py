@@ -248,7 +248,7 @@ def _drop_unproven(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("body", [b"5", b'"x"', b"null", b"[null]", b"[5, {}]", b"[]", b"[[]]"])
-def test_an_answer_that_is_no_json_rpc_is_refused(
+def test_an_answer_that_is_not_json_rpc_is_refused(
     liar: FaultyNode, rpc_url: str, chain: DevChain, body: bytes
 ) -> None:
     liar.before = lambda calls: Reply(200, body)

@@ -55,7 +55,7 @@ def test_hours_are_mapped_and_each_is_built_from_its_own_rows(
 @pytest.mark.parametrize(
     ("column", "message"), [("missing", "no column missing"), ("block_hash", "use a timestamp")]
 )
-def test_a_column_that_is_no_time_is_refused(
+def test_a_column_that_is_not_a_time_is_refused(
     runner: SparkRunner, column: str, message: str
 ) -> None:
     done = [ingest(0, 19)]

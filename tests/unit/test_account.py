@@ -106,7 +106,9 @@ def test_two_hosts_have_different_accounts(private: Path) -> None:
     assert len(set(uids)) == 2 and all(int(uid) in account.UIDS for uid in uids)
 
 
-def test_a_machine_that_cannot_do_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_accounts_for_hosts_names_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     settings: dict[str, object] = {"read": [], "write": [], "directory": "/nowhere"}
     assert "nowhere" in (account.explain_missing(settings) or "")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

@@ -183,7 +183,7 @@ def test_calls_that_need_too_much_memory_together_are_refused(broker: Broker) ->
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"x": NaN}', b"[]", b"{"])
-def test_a_call_that_is_no_object_of_json_is_refused(
+def test_a_call_whose_body_is_not_a_json_object_is_refused(
     body: bytes, connection: BrokerConnection, services: Services
 ) -> None:
     with pytest.raises(CallFailed, match="must be a JSON object"):
@@ -283,7 +283,7 @@ def test_a_hostile_function_does_not_fill_the_memory_of_the_worker(tmp_path: Pat
         assert int(worker.run("print(peak())")) - before < 64
 
 
-def test_an_answer_that_the_platform_cuts_is_no_whole_answer(tmp_path: Path) -> None:
+def test_an_answer_that_the_platform_cuts_off_is_not_complete(tmp_path: Path) -> None:
     with large_objects() as url, httpx.Client(base_url=url) as client:
         identity = AttemptIdentity(TASK, 3, LEASE, lambda: "the-token")
         broker = Broker(tmp_path / "broker.sock", PlatformClients(client, client), identity)

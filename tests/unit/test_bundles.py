@@ -107,7 +107,7 @@ def test_a_harmful_zip_is_refused(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "unpacked").exists()
 
 
-def test_a_name_twice_is_refused() -> None:
+def test_a_bundle_with_a_name_twice_is_refused() -> None:
     with pytest.warns(UserWarning, match="Duplicate name"):
         content = make_zip("a", "a")
     with pytest.raises(BadBundle, match="twice"):

@@ -1,4 +1,4 @@
-"""A stack on S3 without a role says which setting is missing, and never sends callers in a circle."""
+"""A stack on S3 without a role refuses credentials with the name of the missing setting."""
 
 import asyncio
 from datetime import UTC, datetime

@@ -159,7 +159,7 @@ _IN_ENTER = "unshare: Operation not permitted"
         ),
     ],
 )
-def test_the_fix_for_missing_namespaces_is_exact(
+def test_the_fix_for_missing_namespaces_names_the_file_or_the_option(
     files: dict[str, str], problem: str, words: list[str], tmp_path: Path
 ) -> None:
     for name, content in files.items():

@@ -79,7 +79,7 @@ def test_each_set_of_values_is_defined_once() -> None:
     assert {values: found for values, found in places.items() if len(found) > 1} == {}
 
 
-def test_no_folder_is_a_heap() -> None:
+def test_no_folder_has_more_than_fifteen_modules() -> None:
     modules = [*SOURCE.rglob("*.py"), *(ROOT / "tests" / "support").rglob("*.py")]
     sizes = Counter(path.parent for path in modules if path.name[0] != "_")
     assert {str(folder): size for folder, size in sizes.items() if size > 15} == {}

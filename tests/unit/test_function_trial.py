@@ -85,7 +85,7 @@ exports.handler = async (event) => {
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="`reduced` needs root")
-def test_a_function_without_namespaces_does_the_same(tmp_path: Path) -> None:
+def test_a_function_without_namespaces_has_the_same_result(tmp_path: Path) -> None:
     (tmp_path / "rule.js").write_text(NODE_RULE)
     before = os.umask(0o077)  # as in a stack
     try:
@@ -164,7 +164,7 @@ def test_a_machine_without_user_namespaces_refuses_with_the_fix(
 
 
 @pytest.mark.usefixtures("sandbox")
-def test_a_function_that_prints_such_a_message_has_failed(tmp_path: Path) -> None:
+def test_a_function_that_prints_an_error_of_the_sandbox_has_failed(tmp_path: Path) -> None:
     code = (
         "def handler(event, context): print('bwrap: no namespace', flush=True); raise SystemExit(1)"
     )

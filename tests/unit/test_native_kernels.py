@@ -66,13 +66,13 @@ def same(compute: Callable[[], Any]) -> None:
 
 
 @given(st.lists(texts, max_size=12), st.booleans())
-def test_hexadecimal_texts(items: list[str | None], optional: bool) -> None:
+def test_hexadecimal_texts_are_read_as_in_python(items: list[str | None], optional: bool) -> None:
     same(lambda: parse_binary(column(items, pa.string()), optional=optional))
     same(lambda: encode_data(column(items, pa.string()), optional=optional))
 
 
 @given(st.lists(texts | numbers, max_size=12), st.booleans())
-def test_quantities(items: list[str | None], optional: bool) -> None:
+def test_quantities_are_read_as_in_python(items: list[str | None], optional: bool) -> None:
     same(lambda: parse_integers(column(items, pa.string()), optional=optional))
     same(lambda: encode_quantities(column(items, pa.string()), optional=optional))
 
@@ -80,12 +80,14 @@ def test_quantities(items: list[str | None], optional: bool) -> None:
 @given(
     st.lists(st.binary(min_size=19, max_size=20).map(lambda b: f"0x{b.hex()}") | texts, max_size=6)
 )
-def test_addresses(items: list[str | None]) -> None:
+def test_addresses_are_encoded_as_in_python(items: list[str | None]) -> None:
     same(lambda: encode_hashes(column(items, pa.string()), length=20))
 
 
 @given(values, st.lists(st.integers(0, 20), max_size=6))
-def test_hashes_lists_and_records(items: list[bytes], cuts: list[int]) -> None:
+def test_hashes_lists_and_records_are_encoded_as_in_python(
+    items: list[bytes], cuts: list[int]
+) -> None:
     rows = column(items, pa.binary())
     borders = np.array(sorted(min(cut, len(items)) for cut in [0, *cuts, 20]))
     same(lambda: keccak_rows(rows))
@@ -94,7 +96,7 @@ def test_hashes_lists_and_records(items: list[bytes], cuts: list[int]) -> None:
 
 
 @given(st.lists(st.integers(0, 300), max_size=3), st.integers())
-def test_roots_of_blocks_of_any_size(counts: list[int], seed: int) -> None:
+def test_roots_of_blocks_of_any_size_equal_those_of_python(counts: list[int], seed: int) -> None:
     random = Random(seed)
     sizes = [random.choice((1, 3, 30, 33, 200)) for _ in range(sum(counts))]
     rows = column([random.randbytes(size) for size in sizes], pa.binary())
@@ -111,7 +113,9 @@ def test_roots_of_blocks_of_any_size(counts: list[int], seed: int) -> None:
         max_size=8,
     )
 )
-def test_bloom_filters(items: list[tuple[int, str | None, list[str | None]]]) -> None:
+def test_bloom_filters_equal_those_of_python(
+    items: list[tuple[int, str | None, list[str | None]]],
+) -> None:
     kind = pa.struct([("address", pa.string()), ("topics", pa.list_(pa.string()))])
     rows = [{"address": address, "topics": topics} for _, address, topics in items]
     logs = column(rows, kind)
@@ -130,7 +134,7 @@ def test_bloom_filters(items: list[tuple[int, str | None, list[str | None]]]) ->
         max_size=8,
     )
 )
-def test_content_hashes(rows: list[tuple[Any, ...]]) -> None:
+def test_content_hashes_equal_those_of_python(rows: list[tuple[Any, ...]]) -> None:
     kinds = (pa.int64(), pa.binary(), pa.string(), pa.list_(pa.string()))
     arrays = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(kinds)]
     batch = pa.RecordBatch.from_arrays(arrays, names=["a", "b", "c", "d"])
@@ -180,13 +184,15 @@ def read(body: bytes, count: int) -> Any:
 
 
 @given(st.lists(answers, min_size=1, max_size=3), st.booleans())
-def test_answers(items: list[Any], pretty: bool) -> None:
+def test_answers_of_nodes_are_read_as_in_python(items: list[Any], pretty: bool) -> None:
     body = orjson.dumps(items, option=orjson.OPT_INDENT_2 if pretty else None)
     same(lambda: read(body, len(items)))
 
 
 @given(st.lists(results, min_size=1, max_size=2), st.data())
-def test_damaged_answers(items: list[Any], data: st.DataObject) -> None:
+def test_damaged_answers_of_nodes_are_read_as_in_python(
+    items: list[Any], data: st.DataObject
+) -> None:
     body = bytearray(orjson.dumps([{"id": n, "result": r} for n, r in enumerate(items)]))
     for _ in range(data.draw(st.integers(1, 2))):
         at = data.draw(st.integers(0, len(body) - 1))
@@ -212,7 +218,7 @@ def test_damaged_answers(items: list[Any], data: st.DataObject) -> None:
         b"",
     ],
 )
-def test_unusual_answers(body: bytes) -> None:
+def test_unusual_answers_of_nodes_are_read_as_in_python(body: bytes) -> None:
     same(lambda: read(body, 1))
 
 

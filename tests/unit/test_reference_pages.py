@@ -16,7 +16,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("page", COMMANDS)
-def test_the_page_is_current(page: str) -> None:
+def test_each_generated_page_matches_the_code(page: str) -> None:
     fresh = subprocess.run(
         [sys.executable, *COMMANDS[page]],
         capture_output=True,

@@ -290,7 +290,7 @@ def test_without_the_ipc_namespace_objects_of_the_host_can_be_found(
     assert set(attack(targets, *names, layers=off)) == set(names)
 
 
-def test_without_the_call_filter_memory_and_messages_can_be_kept_in_no_process(
+def test_without_the_call_filter_memory_and_messages_can_outlive_every_process(
     targets: dict[str, Any],
 ) -> None:
     names = (
@@ -324,7 +324,9 @@ class NarrowLimits(Limits):
     file_bytes = 2 * MIB
 
 
-def test_without_limits_of_the_process_files_are_not_limited(targets: dict[str, Any]) -> None:
+def test_without_limits_of_the_process_the_size_of_files_is_not_limited(
+    targets: dict[str, Any],
+) -> None:
     limits = replace(NarrowLimits(**asdict(_LIMITS)), open_files=64)
     changed = {**targets, "file_bytes": limits.file_bytes, "open_files": limits.open_files}
     names = ("write_a_large_file", "open_too_many_files")
@@ -342,7 +344,9 @@ def test_the_processor_time_of_a_process_is_limited() -> None:
     assert run(code, limits=limits, layers=Layers(rlimits=False)).reason == "timeout"
 
 
-def test_processes_are_limited_twice(targets: dict[str, Any]) -> None:
+def test_processes_are_limited_by_each_process_and_by_the_control_group(
+    targets: dict[str, Any],
+) -> None:
     name = "start_too_many_processes"
     assert attack(targets, name, layers=Layers(cgroup=False)) == {}
     bare = Layers(cgroup=False, rlimits=False)

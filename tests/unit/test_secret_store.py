@@ -47,7 +47,7 @@ def test_an_unusable_secret_is_refused_without_its_value(tmp_path: Path, content
     assert "abc" not in str(refused.value) and "bcdef" not in str(refused.value)
 
 
-def test_a_value_is_not_part_of_the_representation(store: SecretStore) -> None:
+def test_the_representation_of_a_secret_hides_its_value(store: SecretStore) -> None:
     assert "from the shell" not in repr(store)
 
 

@@ -27,7 +27,7 @@ def test_history_is_verified_with_roots_by_default() -> None:
     assert {"transactions_root", "receipts_root", "withdrawals_root"} <= set(choose(None).checks())
 
 
-def test_a_job_chooses_before_its_pool() -> None:
+def test_the_level_of_a_job_overrides_that_of_its_pool() -> None:
     pool = VerifyRules("bloom", ("polygon",))
     assert choose(pool) == pool
     assert choose(pool, verify="links").level == "links"

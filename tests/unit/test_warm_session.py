@@ -143,7 +143,7 @@ def test_only_a_lost_session_counts_as_lost(condition: str, expected: bool) -> N
 @pytest.mark.parametrize(
     ("error", "is_printed"), [(EOFError, False), (ConnectionResetError, False), (ValueError, True)]
 )
-def test_only_the_end_of_the_jvm_is_no_error_of_its_listener(
+def test_the_listener_of_the_jvm_hides_disconnects_and_prints_other_errors(
     error: type[Exception], is_printed: bool
 ) -> None:
     printed: list[object] = []

@@ -112,7 +112,7 @@ def test_many_threads_are_all_answered(count: int) -> None:
     assert max(map(len, dispatcher.calls)) <= 50
 
 
-def test_several_completions_are_rendered_as_their_body() -> None:
+def test_several_completions_are_rendered_as_the_body_of_one_call() -> None:
     failed = completion().model_copy(update={"status": "Failed", "error_message": 'a "b"'})
     for body in (completion(), completion(outputs=2), failed):
         text = render_completions([(body, "t1"), (body, "t2")])

@@ -25,7 +25,8 @@ import pytest
 from support.waiting import eventually
 from trace_etl import landlock
 from trace_etl.sandbox import bubblewrap, cgroups, process_tree
-from trace_etl.sandbox.bubblewrap import SOCKETS, Shown
+from trace_etl.sandbox.broker.strict_http import listen_at
+from trace_etl.sandbox.bubblewrap import BUNDLE, SOCKETS, Shown
 from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.limits import MIB, Limits
 from trace_etl.sandbox.node import find_node
@@ -44,6 +45,7 @@ _LIMITS = Limits(
     output_bytes=100_000,
 )
 _ALL_LAYERS = Layers()
+_IN_PYTHON, _IN_NODE, _NATIVE = 72, 48, 76  # attacks
 _CREATE, _REMOVE = 0o1000, 0  # of System V objects
 _IS_ROOT = os.geteuid() == 0
 pytestmark = pytest.mark.usefixtures("sandbox")
@@ -53,6 +55,8 @@ pytestmark = pytest.mark.usefixtures("sandbox")
 def targets(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """What the attacks look for on the host."""
     secret = tmp_path / "secret"
+    canary = secrets.token_hex(16)
+    launcher = subprocess.Popen(["sleep", "infinity"], env={"TRACE_CANARY": canary})
     secret.write_text("password")
     name = secrets.token_hex(8)
     with (
@@ -60,9 +64,13 @@ def targets(tmp_path: Path) -> Iterator[dict[str, Any]]:
         socket.create_server(("127.0.0.1", 0)) as server,
         listening(f"\0{name}"),
         listening(str(tmp_path / "socket")),
+        ended_later(launcher),
     ):
         yield {
             "port": server.getsockname()[1],
+            "listeners": list_listeners(),
+            "ports": ",".join({str(port) for _, port in list_listeners()}),
+            "reversed_canary": canary[::-1],
             "abstract": name,
             "socket": str(tmp_path / "socket"),
             "secret": str(secret),
@@ -75,10 +83,32 @@ def targets(tmp_path: Path) -> Iterator[dict[str, Any]]:
             "file_bytes": _LIMITS.file_bytes,
             "open_files": _LIMITS.open_files,
             "inodes_are_limited": _IS_ROOT,
+            "inodes": int(_IS_ROOT),
             "ipc_key": key,
             "host": socket.gethostname(),
             "token": "of nobody",
         }
+
+
+@contextmanager
+def ended_later(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    with process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def list_listeners() -> list[tuple[str, int]]:
+    """Return where the host listens: each port at all addresses of the host that it has."""
+    own = [a.address for found in psutil.net_if_addrs().values() for a in found if a.family == 2]
+    found: set[tuple[str, int]] = set()
+    for connection in psutil.net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.laddr:
+            address, port = connection.laddr
+            hosts = [address] if address not in ("0.0.0.0", "::") else [*own, "::1"]
+            found |= {(host, port) for host in hosts}
+    return sorted(found)
 
 
 @contextmanager
@@ -116,15 +146,15 @@ def attack(
     limits: Limits = _LIMITS,
 ) -> dict[str, str]:
     program = Program(
-        [bubblewrap.PYTHON, "-I", f"{bubblewrap.BUNDLE}/attacks.py", *names],
+        [bubblewrap.PYTHON, "-I", f"{BUNDLE}/attacks.py", *names],
         {"TARGETS": json.dumps(targets)},
-        [Shown(_HOSTILE, bubblewrap.BUNDLE)],
+        [Shown(_HOSTILE, BUNDLE)],
         limits=limits,
     )
     ended = SandboxedProcess(program, layers).wait()
     assert ended.exit_code == 0, ended.output.decode()
     report = json.loads(ended.output)
-    assert report["tried"] == len(names) if names else report["tried"] > 60
+    assert report["tried"] == (len(names) or _IN_PYTHON)
     return report["succeeded"]
 
 
@@ -134,17 +164,17 @@ def test_no_attack_succeeds(targets: dict[str, Any]) -> None:
 
 def node_attack(targets: dict[str, Any], *names: str, layers: Layers = _ALL_LAYERS) -> set[str]:
     """Run the attacks in Node. Returns those that worked."""
-    command = [bubblewrap.NODE, f"{bubblewrap.BUNDLE}/attacks.mjs", *names]
+    command = [bubblewrap.NODE, f"{BUNDLE}/attacks.mjs", *names]
     return run_attacks(
         Program(
             command,
             {"TARGETS": json.dumps(targets)},
-            [Shown(_HOSTILE, bubblewrap.BUNDLE)],
+            [Shown(_HOSTILE, BUNDLE)],
             limits=replace(_LIMITS, reserves_memory=True),
             uses_node=True,
         ),
         layers,
-        len(names) or 36,
+        len(names) or _IN_NODE,
     )
 
 
@@ -153,11 +183,11 @@ def native_attack(
 ) -> set[str]:
     """Compile and run the attacks in C. Returns those that worked."""
     limits = replace(_LIMITS, reserves_memory=True)
-    files = [Shown(compile_attacks(directory), f"{bubblewrap.BUNDLE}/attacks")]
+    files = [Shown(compile_attacks(directory), f"{BUNDLE}/attacks")]
     environment = {name.upper(): str(value) for name, value in targets.items()}
-    command = [f"{bubblewrap.BUNDLE}/attacks", *names]
+    command = [f"{BUNDLE}/attacks", *names]
     return run_attacks(
-        Program(command, environment, files, limits=limits), layers, len(names) or 67
+        Program(command, environment, files, limits=limits), layers, len(names) or _NATIVE
     )
 
 
@@ -177,6 +207,35 @@ def run_attacks(program: Program, layers: Layers, tried: int) -> set[str]:
     report = json.loads(ended.output.splitlines()[-1])
     assert report["tried"] == tried, report
     return set(report["succeeded"])
+
+
+def test_on_lambda_only_sockets_of_tcp_can_be_made(targets: dict[str, Any], tmp_path: Path) -> None:
+    """And they reach nothing: the network namespace has its own loopback only."""
+    sockets = tmp_path / "sockets"
+    sockets.mkdir(mode=0o755)
+    scripts, native = Shown(_HOSTILE, BUNDLE), Shown(compile_attacks(tmp_path), f"{BUNDLE}/native")
+    named = {name.upper(): str(value) for name, value in targets.items()}
+    environment = {**named, "TARGETS": json.dumps(targets)}
+    listen = {"port": 9001, "control": f"{SOCKETS}/control.sock"}
+
+    def run_on_loopback(command: list[str], bundle: Shown, *, uses_node: bool = False) -> set[str]:
+        limits = replace(_LIMITS, reserves_memory=uses_node or bundle is native)
+        files = [bundle, Shown(sockets, SOCKETS)]
+        program = Program(command, environment, files, limits=limits, uses_node=uses_node)
+        tried = {scripts: _IN_NODE if uses_node else _IN_PYTHON, native: _NATIVE}[bundle]
+        return run_attacks(replace(program, listen=listen), _ALL_LAYERS, tried)
+
+    with listen_at(sockets / "control.sock"):
+        succeeded = [
+            run_on_loopback([bubblewrap.PYTHON, "-I", f"{BUNDLE}/attacks.py"], scripts),
+            run_on_loopback([bubblewrap.NODE, f"{BUNDLE}/attacks.mjs"], scripts, uses_node=True),
+            run_on_loopback([f"{BUNDLE}/native"], native),
+        ]
+    assert succeeded == [
+        {"open_a_socket_of_another_family"},
+        {"listen_on_a_port", "open_the_inspector"},
+        {"open_any_family"},
+    ]
 
 
 def test_no_attack_in_node_succeeds(targets: dict[str, Any]) -> None:
@@ -215,8 +274,10 @@ def test_the_attacks_succeed_outside_a_sandbox(targets: dict[str, Any]) -> None:
         *("read_a_secret", "see_other_processes", "signal_a_process_of_the_host"),
         *("make_a_file_in_memory", "open_a_socket_of_another_family"),
         *("find_a_message_queue_of_the_host", "find_shared_memory_of_the_host"),
-        *("see_the_name_of_the_host", "open_too_many_files"),
+        *("see_the_name_of_the_host", "open_too_many_files", "connect_to_every_listening_port"),
+        *("find_the_environment_of_the_launcher",),
     ]
+    targets["listeners"] = [("127.0.0.1", targets["port"])]
     assert attack_outside(targets, *names) == set(names)
 
 
@@ -241,7 +302,11 @@ def test_native_and_node_attacks_succeed_outside_a_sandbox(
         *("signal_a_process_of_the_host", "make_a_file_in_memory", "start_a_shell"),
         *("read_memory_of_the_parent", "start_a_program_from_tmp", "open_too_many_files"),
         *("find_a_message_queue_of_the_host", "find_shared_memory_of_the_host"),
+        *("connect_to_every_listening_port", "see_the_name_of_the_host"),
+        *("find_the_environment_of_the_launcher", "fill_shared_memory"),
     ]
+    own = {"listeners": [("127.0.0.1", targets["port"])], "ports": targets["port"]}
+    targets = {**targets, **own}
     environment = {name.upper(): str(value) for name, value in targets.items()}
     done = subprocess.run(
         [compile_attacks(tmp_path), *native], env=environment, capture_output=True, check=True
@@ -251,6 +316,8 @@ def test_native_and_node_attacks_succeed_outside_a_sandbox(
         *("connect_to_the_host", "connect_to_an_abstract_socket", "connect_to_a_socket_file"),
         *("listen_on_a_port", "send_a_datagram", "open_the_inspector", "read_a_secret"),
         *("start_a_shell", "signal_a_process_of_the_host", "see_other_processes"),
+        *("connect_to_every_listening_port", "see_the_name_of_the_host"),
+        *("find_the_environment_of_the_launcher", "fill_shared_memory"),
     ]
     done = subprocess.run(
         [find_node(), _HOSTILE / "attacks.mjs", *node],
@@ -274,7 +341,11 @@ def test_without_landlock_the_root_directory_can_be_listed() -> None:
 
 
 def test_without_the_network_namespace_the_host_can_be_reached(targets: dict[str, Any]) -> None:
-    names = ("connect_to_the_host", "connect_to_an_abstract_socket")
+    names = (
+        *("connect_to_the_host", "connect_to_an_abstract_socket"),
+        "connect_to_every_listening_port",
+    )
+    targets["listeners"] = [("127.0.0.1", targets["port"])]
     bare = Layers(seccomp=False, landlock=False)
     assert attack(targets, *names, layers=bare) == {}
     assert set(attack(targets, *names, layers=replace(bare, network=False))) == set(names)
@@ -575,7 +646,7 @@ def python() -> Path:
 
 
 def reduced(python: Path, *command: str, **environment: str) -> Program:
-    files = [Shown(python, str(python)), Shown(_HOSTILE, bubblewrap.BUNDLE)]
+    files = [Shown(python, str(python)), Shown(_HOSTILE, BUNDLE)]
     return Program(
         [str(python), "-I", *command], environment, files, limits=_LIMITS, isolation="reduced"
     )
@@ -584,9 +655,9 @@ def reduced(python: Path, *command: str, **environment: str) -> Program:
 def attack_reduced(
     targets: dict[str, Any], python: Path, *names: str, layers: Layers = _ALL_LAYERS
 ) -> set[str]:
-    script = f"{bubblewrap.BUNDLE}/attacks.py"
+    script = f"{BUNDLE}/attacks.py"
     program = reduced(python, script, *names, TARGETS=json.dumps(targets))
-    return run_attacks(program, layers, len(names) or 64)
+    return run_attacks(program, layers, len(names) or _IN_PYTHON)
 
 
 @needs_root
@@ -597,27 +668,29 @@ def test_without_namespaces_only_the_name_of_the_host_is_seen(
 
 
 @needs_root
-def test_without_namespaces_no_attack_in_node_succeeds(targets: dict[str, Any]) -> None:
-    command = [bubblewrap.NODE, f"{bubblewrap.BUNDLE}/attacks.mjs"]
-    files = [Shown(_HOSTILE, bubblewrap.BUNDLE)]
+def test_without_namespaces_a_program_in_node_sees_only_the_name_of_the_host(
+    targets: dict[str, Any],
+) -> None:
+    command = [bubblewrap.NODE, f"{BUNDLE}/attacks.mjs"]
+    files = [Shown(_HOSTILE, BUNDLE)]
     limits = replace(_LIMITS, reserves_memory=True)
     environment = {"TARGETS": json.dumps(targets)}
     program = Program(
         command, environment, files, limits=limits, uses_node=True, isolation="reduced"
     )
-    assert run_attacks(program, _ALL_LAYERS, 36) == set()
+    assert run_attacks(program, _ALL_LAYERS, _IN_NODE) == {"see_the_name_of_the_host"}
 
 
 @needs_root
-def test_without_namespaces_no_native_attack_succeeds(
+def test_without_namespaces_a_native_program_sees_only_the_name_of_the_host(
     targets: dict[str, Any], tmp_path: Path
 ) -> None:
     limits = replace(_LIMITS, reserves_memory=True)
-    files = [Shown(compile_attacks(tmp_path), f"{bubblewrap.BUNDLE}/attacks")]
+    files = [Shown(compile_attacks(tmp_path), f"{BUNDLE}/attacks")]
     environment = {name.upper(): str(value) for name, value in targets.items()}
-    command = [f"{bubblewrap.BUNDLE}/attacks"]
+    command = [f"{BUNDLE}/attacks"]
     program = Program(command, environment, files, limits=limits, isolation="reduced")
-    assert run_attacks(program, _ALL_LAYERS, 67) == set()
+    assert run_attacks(program, _ALL_LAYERS, _NATIVE) == {"see_the_name_of_the_host"}
 
 
 @needs_root
@@ -693,9 +766,9 @@ def test_without_namespaces_sockets_that_everyone_may_open_are_reachable(
 def test_the_spawner_starts_programs_without_namespaces(
     targets: dict[str, Any], tmp_path: Path
 ) -> None:
-    shown = [Shown(compile_attacks(tmp_path), f"{bubblewrap.BUNDLE}/attacks")]
+    shown = [Shown(compile_attacks(tmp_path), f"{BUNDLE}/attacks")]
     environment = {name.upper(): str(value) for name, value in targets.items()}
-    command = [f"{bubblewrap.BUNDLE}/attacks", "open_any_family", "become_root"]
+    command = [f"{BUNDLE}/attacks", "open_any_family", "become_root"]
     connection, process = launch_spawner(tmp_path)
     spawner = Spawner(connection)
     try:

@@ -44,6 +44,18 @@ static long connect_to_the_host(void) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   return connect(socket(AF_INET, SOCK_STREAM, 0), (void *)&address, sizeof address);
 }
+static long connect_to_every_listening_port(void) {
+  long reached = -1;
+  char *ports = strdup(target("PORTS"));
+  for (char *port = strtok(ports, ","); port; port = strtok(0, ",")) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(port))};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int client = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(client, (void *)&address, sizeof address) == 0) reached = atoi(port);
+    close(client);
+  }
+  return reached;
+}
 static long connect_unix(const char *name, int is_abstract) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   strncpy(address.sun_path + is_abstract, name, sizeof address.sun_path - 2);
@@ -72,6 +84,66 @@ static long read_the_environment_of_pid_1(void) {
   char content[64];
   long got = read(open("/proc/1/environ", O_RDONLY), content, sizeof content);
   return got > 0 ? got : -1;
+}
+static long find_in_processes(const char *text, const char *file) {
+  static char path[64], content[1 << 16];
+  for (int pid = 1; pid < 1 << 16; pid++) {
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, file);
+    int opened = open(path, O_RDONLY);
+    long got = opened < 0 ? -1 : read(opened, content, sizeof content);
+    if (opened >= 0) close(opened);
+    // This program and its parent know what they look for.
+    if (got > 0 && pid != getpid() && pid != getppid() && memmem(content, got, text, strlen(text))) return pid;
+  }
+  return -1;
+}
+static long find_the_token_of_another_function(void) {
+  return find_in_processes(target("TOKEN"), "environ") & find_in_processes(target("TOKEN"), "cmdline");
+}
+static long find_the_environment_of_the_launcher(void) {
+  char canary[256] = "";
+  const char *reversed = target("REVERSED_CANARY");
+  for (size_t length = strlen(reversed), n = 0; n < length; n++) canary[n] = reversed[length - n - 1];
+  return find_in_processes(canary, "environ");
+}
+static long use_inherited_descriptors(void) {
+  for (int descriptor = 3; descriptor < 256; descriptor++)
+    if (fcntl(descriptor, F_GETFD) >= 0) return descriptor;
+  return -1;
+}
+static long see_the_name_of_the_host(void) {
+  char name[256];
+  gethostname(name, sizeof name);
+  return strcmp(name, target("HOST")) == 0 ? 0 : -1;
+}
+static long write_into_the_memory_of_the_parent(void) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/mem", getppid());
+  char byte = 0;
+  return pwrite(open(path, O_RDWR), &byte, 1, (long)&errno);
+}
+static long be_the_last_to_be_ended_for_its_memory(void) {
+  return write(open("/proc/self/oom_score_adj", O_WRONLY), "-1000", 5);
+}
+static long use_all_inodes(void) {
+  char path[64];
+  if (!number("INODES")) return -1;
+  mkdir("/tmp/many-of-native", 0700);
+  for (long n = 0; n < number("TEMPORARY_FILES") + 10; n++) {
+    snprintf(path, sizeof path, "/tmp/many-of-native/%ld", n);
+    int file = open(path, O_CREAT | O_WRONLY, 0600);
+    if (file < 0) return -1;
+    close(file);
+  }
+  return 0;
+}
+static long fill_shared_memory(void) {
+  static char block[1 << 20];
+  int file = open("/dev/shm/filled", O_CREAT | O_WRONLY, 0600);
+  long written = 0, got;
+  while (written <= number("TEMPORARY_BYTES") && (got = write(file, block, sizeof block)) > 0) written += got;
+  unlink("/dev/shm/filled");
+  return written > number("TEMPORARY_BYTES") ? written : -1;
 }
 static long write_to_the_bundle(void) { return open("/var/task/new", O_CREAT | O_WRONLY, 0600); }
 static long write_to_the_root(void) { return open("/new", O_CREAT | O_WRONLY, 0600); }
@@ -228,7 +300,11 @@ static const struct { const char *name; long (*run)(void); } attacks[] = {
     ATTACK(raise_a_limit), ATTACK(lock_memory), ATTACK(remove_the_call_filter), ATTACK(allow_new_privileges),
     ATTACK(start_a_shell), ATTACK(start_a_program_from_tmp), ATTACK(call_as_a_32_bit_program),
     ATTACK(call_by_an_x32_number), ATTACK(call_an_unknown_number), ATTACK(start_too_many_processes),
-    ATTACK(fill_the_temporary_directory),
+    ATTACK(fill_the_temporary_directory), ATTACK(connect_to_every_listening_port),
+    ATTACK(find_the_token_of_another_function), ATTACK(find_the_environment_of_the_launcher),
+    ATTACK(use_inherited_descriptors), ATTACK(see_the_name_of_the_host),
+    ATTACK(write_into_the_memory_of_the_parent), ATTACK(be_the_last_to_be_ended_for_its_memory),
+    ATTACK(use_all_inodes), ATTACK(fill_shared_memory),
 };
 
 static int is_wanted(const char *name, int count, char **names) {

@@ -33,9 +33,26 @@ function fill(directory, most) {
   }
 }
 
+const otherPids = () => fs.readdirSync("/proc").filter((name) => Number(name) && Number(name) !== process.pid);
+
+/** Return whether a file of these processes has the text. */
+function find(text, pids, names) {
+  return pids.some((pid) => names.some((name) => {
+    try {
+      return fs.readFileSync(`/proc/${pid}/${name}`).includes(text);
+    } catch {
+      return false;
+    }
+  }));
+}
+
 const attacks = {
   connect_to_the_host: () => connect({ host: "127.0.0.1", port: targets.port }),
   connect_to_the_host_by_ipv6: () => connect({ host: "::1", port: targets.port }),
+  connect_to_every_listening_port: async () => {
+    const tries = targets.listeners.map(([host, port]) => connect({ host, port }));
+    return (await Promise.allSettled(tries)).some(({ status }) => status === "fulfilled");
+  },
   connect_to_an_abstract_socket: () => connect({ path: `\0${targets.abstract}` }),
   connect_to_a_socket_file: () => connect({ path: targets.socket }),
   listen_on_a_port: () =>
@@ -65,6 +82,32 @@ const attacks = {
   list_the_root: () => fs.readdirSync("/"),
   read_the_environment_of_pid_1: () => fs.readFileSync("/proc/1/environ").length > 0,
   read_the_memory_of_pid_1: () => fs.openSync("/proc/1/mem", "r"),
+  find_the_token_of_another_function: () => find(targets.token, otherPids(), ["environ", "cmdline"]),
+  find_the_environment_of_the_launcher: () => 
+    find([...targets.reversed_canary].reverse().join(""), ["self", ...otherPids()], ["environ"]),
+  see_the_name_of_the_host: () => os.hostname() === targets.host,
+  see_host_paths_in_the_command_of_pid_1: () => fs.readFileSync("/proc/1/cmdline", "utf8").includes(targets.directory),
+  debug_a_process_of_the_host: () => process._debugProcess(targets.pid),
+  write_into_the_memory_of_the_parent: () => fs.openSync(`/proc/${process.ppid}/mem`, "r+"),
+  write_to_dev: () => fs.writeFileSync("/dev/new", ""),
+  write_beside_the_socket: () => fs.writeFileSync("/run/new", ""),
+  be_the_last_to_be_ended_for_its_memory: () => fs.writeFileSync("/proc/self/oom_score_adj", "-1000"),
+  use_io_uring: () => {
+    const code = `
+      const fs = require("node:fs");
+      fs.promises.readFile("/proc/self/stat").then(() => {
+        const links = fs.readdirSync("/proc/self/fd").map((fd) => {
+          try { return fs.readlinkSync("/proc/self/fd/" + fd); } catch { return ""; }
+        });
+        process.exit(links.some((link) => link.includes("io_uring")) ? 0 : 1);
+      });`;
+    return execFileSync(process.execPath, ["-e", code], { env: { UV_USE_IO_URING: "1" }, stdio: "ignore" });
+  },
+  use_all_inodes: () => {
+    if (!targets.inodes_are_limited) return false;
+    fs.mkdirSync("/tmp/many-of-node");
+    for (let n = 0; n < targets.temporary_files + 10; n++) fs.writeFileSync(`/tmp/many-of-node/${n}`, "");
+  },
   write_to_the_bundle: () => fs.writeFileSync("/var/task/attacks.mjs", ""),
   write_beside_the_bundle: () => fs.writeFileSync("/var/task/new", ""),
   write_to_the_sdk: () => fs.writeFileSync("/node_modules/trace-etl/index.js", ""),

@@ -66,6 +66,27 @@ def connect_to_the_host() -> object:
 
 
 @_attack
+def connect_to_every_listening_port() -> object:
+    reached: list[str] = []
+    for address, port in _TARGETS["listeners"]:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            with socket.socket(family) as client:
+                client.settimeout(2)
+                client.connect((address, port))
+            reached.append(f"{address} {port}")
+        except OSError:
+            continue
+    return reached or _refused()
+
+
+@_attack
+def pass_a_descriptor_out() -> object:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        return socket.send_fds(client, [b"x"], [0], 0, f"\0{_TARGETS['abstract']}")
+
+
+@_attack
 def connect_to_an_abstract_socket() -> object:
     with socket.socket(socket.AF_UNIX) as client:
         return client.connect(f"\0{_TARGETS['abstract']}")
@@ -166,6 +187,27 @@ def see_other_processes() -> object:
 @_attack
 def see_the_environment_of_pid_1() -> object:
     return Path("/proc/1/environ").read_bytes() or _refused()
+
+
+@_attack
+def find_the_environment_of_the_launcher() -> object:
+    canary, found = _TARGETS["reversed_canary"][::-1].encode(), list[str]()
+    for pid in ("self", *(name for name in os.listdir("/proc") if name.isdigit())):
+        try:
+            found += [pid] if canary in Path(f"/proc/{pid}/environ").read_bytes() else []
+        except OSError:
+            continue
+    return found or _refused()
+
+
+@_attack
+def write_into_the_memory_of_the_parent() -> object:
+    return os.open(f"/proc/{os.getppid()}/mem", os.O_RDWR)
+
+
+@_attack
+def stop_the_parent() -> object:
+    return os.kill(os.getppid(), signal.SIGSTOP) if os.getppid() > 50 else _refused()
 
 
 @_attack
@@ -318,6 +360,22 @@ def take_real_time_priority() -> object:
 @_attack
 def raise_a_limit() -> object:
     return resource.setrlimit(resource.RLIMIT_NPROC, (1_000_000, 1_000_000))
+
+
+@_attack
+def be_the_last_to_be_ended_for_its_memory() -> object:
+    return Path("/proc/self/oom_score_adj").write_text("-1000")
+
+
+@_attack
+def leave_the_control_group() -> object:
+    moved = [path for path in Path("/sys/fs/cgroup").rglob("cgroup.procs") if path.write_text("0")]
+    return moved or _refused()
+
+
+@_attack
+def name_a_program_that_the_kernel_starts() -> object:
+    return Path("/proc/sys/kernel/core_pattern").write_text("|/tmp/owned")
 
 
 @_attack

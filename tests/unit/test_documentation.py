@@ -47,6 +47,35 @@ def test_modules_that_the_pages_name_exist(page: Path) -> None:
     assert [name for name in named if not any((place / name).exists() for place in places)] == []
 
 
+def test_each_module_of_a_walk_is_imported_by_one_before_it_or_follows_an_arrow() -> None:
+    walk: list[str] = []
+    steps, unexplained = 0, list[str]()
+    for line in (ROOT / "docs" / "architecture.md").read_text().splitlines():
+        if line.startswith("## "):
+            walk = []
+        if re.match(r"\| \d+ \|", line):
+            steps += 1
+            for arrow, module in re.findall(r"(→ )?`([\w/]+\.py)`", line):
+                if walk and not arrow and not _is_reached(module, walk):
+                    unexplained.append(module)
+                walk.append(module)
+    assert steps and unexplained == []
+
+
+def _is_reached(module: str, walk: list[str]) -> bool:
+    """Return whether a module is in the walk, or imported by a module of it."""
+    name = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return module in walk or any(f"trace_etl.{name}" in _read_imports(before) for before in walk)
+
+
+def _read_imports(module: str) -> set[str]:
+    """Return what a module imports: names of modules, and of what it takes from them."""
+    nodes = ast.walk(ast.parse((SOURCE / module).read_text()))
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    names = {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
+    return names | {str(node.module) for node in froms}
+
+
 def test_the_architecture_page_names_every_package_and_module_at_the_top() -> None:
     code = (ROOT / "docs" / "architecture.md").read_text().split("## The code")[1]
     packages = [f"{path.parent.name}/" for path in SOURCE.glob("*/__init__.py")]

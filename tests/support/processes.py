@@ -1,10 +1,8 @@
 """Services as separate processes that a test can kill and restart."""
 
+import multiprocessing
 import os
-import signal
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,18 +11,23 @@ from typing import ClassVar, Self
 
 import httpx
 
+from support.forked_service import run_service
 from support.services.dispatcher import Secrets
 from trace_etl.lite.postgres.databases import Dsns
 from trace_etl.lite.processes.ports import free_port
 
 START_TIMEOUT_SECONDS = 240.0
+# Most of the processor time of a start is imports: one process imports the Dispatcher, and each service is
+# a fork of it. Tests of whole stacks start the services as users do.
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["trace_etl.dispatcher.__main__"])
 
 
 class ServiceProcess:
     """One process of the platform, which answers at a port. A restart keeps its ports."""
 
     module: str
-    _process: subprocess.Popen[bytes] | None = None
+    _process: multiprocessing.process.BaseProcess | None = None
 
     @property
     def url(self) -> str:
@@ -45,7 +48,7 @@ class ServiceProcess:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
+        assert self._process is not None and self._process.pid is not None
         return self._process.pid
 
     @property
@@ -62,24 +65,21 @@ class ServiceProcess:
     def start(self) -> None:
         """Start the process without waiting until it answers."""
         self.log.parent.mkdir(exist_ok=True)
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self.module],
-                env={
-                    "PATH": os.environ["PATH"],
-                    "TRACE_LOG_LEVEL": "warning",
-                    **self.environment(),
-                },
-                stdout=log,
-                stderr=log,
-            )
+        environment = {
+            "PATH": os.environ["PATH"],
+            "TRACE_LOG_LEVEL": "warning",
+            **self.environment(),
+        }
+        arguments = (self.module, environment, self.log)
+        self._process = _forks.Process(target=run_service, args=arguments, daemon=True)
+        self._process.start()
 
     def up(self) -> Self:
         """Start the process and wait until it answers; restart it if it dies meanwhile."""
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while not self.answers():
             assert time.monotonic() < deadline, f"{self.module} does not answer /healthz"
-            if self._process is None or self._process.poll() is not None:
+            if self._process is None or not self._process.is_alive():
                 self.start()
             time.sleep(0.05)
         return self
@@ -94,17 +94,21 @@ class ServiceProcess:
 
     def kill(self) -> None:
         """Kill the process, like a crash."""
-        self._end(signal.SIGKILL)
+        if self._process is not None:
+            self._process.kill()
+            self._wait()
 
     def stop(self) -> None:
         """Stop the process with SIGTERM, like an operator."""
-        self._end(signal.SIGTERM)
-
-    def _end(self, sent: signal.Signals) -> None:
         if self._process is not None:
-            self._process.send_signal(sent)
-            self._process.wait(120)
-            self._process = None
+            self._process.terminate()
+            self._wait()
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        self._process.join(120)
+        assert not self._process.is_alive(), f"{self.module} does not end"
+        self._process = None
 
 
 @dataclass

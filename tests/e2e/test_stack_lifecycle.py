@@ -9,7 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import psutil
 import psycopg
 import pytest
 
+from support.cli import run_command, start_command
 from support.waiting import eventually
 from trace_etl.lite import stack as lite
 from trace_etl.lite import status as checks
@@ -29,7 +30,6 @@ from trace_etl.lite.postgres.server import Server
 from trace_etl.lite.processes import probes, process_tree
 
 SUPPORT = Path(__file__).parents[1] / "support"
-TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 SERVICES = {
     *("postgres", "dispatcher", "worker", "functions", "sink", "query", "scheduler", "console")
 }
@@ -94,8 +94,24 @@ def running(
 
 
 def trace(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TRACE_HOME": str(home)}
-    return subprocess.run([*TRACE, *words], capture_output=True, text=True, env=environment)
+    """Run a command in this process. One that could start a stack has a process of its own: `start`."""
+    return run_command(*words, TRACE_HOME=str(home))
+
+
+def start(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return start_command("up", *words, TRACE_HOME=str(home))
+
+
+def prepare(home: Path) -> None:
+    """Start and stop a stack in the home, unless a test before did so."""
+    if not (home / "config.json").exists():
+        with running(home) as stack:
+            assert stack.first_line == "up"
+
+
+def find_port(home: Path, service: str) -> int:
+    """Return the port of a service that the home remembers."""
+    return int(json.loads((home / "config.json").read_text())["ports"][service]["port"])
 
 
 def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
@@ -178,10 +194,10 @@ class TestRunningStack:
             assert second.process.wait() == 1
             assert second.first_line.startswith("already_running")
             assert str(shared.process.pid) in second.first_line
-            again = trace(home, "up", "--detach")
+            again = start(home, "--detach")
             assert again.returncode == 0
             assert "trace down" in again.stderr
-            different = trace(home, "up", "--detach", "--rpc-url", "http://127.0.0.1:1")
+            different = start(home, "--detach", "--rpc-url", "http://127.0.0.1:1")
             assert different.returncode == 1
             assert trace(home, "status").returncode == 0
 
@@ -213,7 +229,7 @@ class TestRunningStack:
         assert services == {**dict.fromkeys(SERVICES, "healthy"), "query": "silent"}
 
     def test_a_killed_postgres_is_restarted_with_every_row(self, home: Path, shared: Stack) -> None:
-        port = int(json.loads((home / "config.json").read_text())["ports"]["postgres"]["port"])
+        port = find_port(home, "postgres")
         dsns = databases.dsns(Server(port, Home(home).pgpass))
         with psycopg.connect(dsns.data) as conn:
             conn.execute("CREATE TABLE IF NOT EXISTS kept AS SELECT 7 AS n")
@@ -258,8 +274,8 @@ def test_the_terminal_shows_one_log_of_all_processes(home: Path) -> None:
 
 def test_a_home_of_the_last_release_is_upgraded_at_its_next_start(home: Path) -> None:
     new = Home(home)
-    with running(home):
-        known = passwords.read(new.pgpass)
+    prepare(home)
+    known = passwords.read(new.pgpass)
     token, public = new.worker_token.read_text(), next(new.user_public_keys.iterdir()).name
     new.pgpass.rename(home / "pgpass")
     shutil.rmtree(home / "credentials")
@@ -272,7 +288,7 @@ def test_a_home_of_the_last_release_is_upgraded_at_its_next_start(home: Path) ->
         Account(65534, 65534).take(home.joinpath("postgres").resolve() / "data")
     with running(home) as stack:
         assert stack.first_line == "up"
-        port = json.loads((home / "config.json").read_text())["ports"]["postgres"]["port"]
+        port = find_port(home, "postgres")
         passfile = new.credentials("dispatcher") / "pgpass"
         with psycopg.connect(databases.dsns(Server(port, passfile)).state):
             pass
@@ -283,53 +299,27 @@ def test_a_home_of_the_last_release_is_upgraded_at_its_next_start(home: Path) ->
         assert list(new.user_keys.glob("*.pub.pem")) == []
 
 
-def test_a_killed_supervisor_leaves_no_process_and_the_stack_starts_again(home: Path) -> None:
-    with running(home) as stack:
-        services = [process for process in stack.descendants() if process.name() != "sleep"]
-        connection = stack.connection
-        stack.end(signal.SIGKILL)
-        eventually(lambda: still_running(services) == [])
-        assert trace(home, "status").returncode == 3
-    with running(home) as stack:
-        assert stack.first_line == "up"
-        again = stack.connection
-    kept = {"api_url", "internal_url", "query_url", "ca"}
-    assert {name: again[name] for name in kept} == {name: connection[name] for name in kept}
-
-
 def test_orphans_of_a_killed_supervisor_are_shown_and_stopped(home: Path) -> None:
     with running(home, {"STUB_IGNORES_SIGTERM": "worker,query"}) as stack:
-        descendants = stack.descendants()
+        connection, descendants = stack.connection, stack.descendants()
         orphans = [stack.pid("worker"), stack.pid("query")]
+        others = [p for p in descendants if p.name() != "sleep" and p.pid not in orphans]
         stack.end(signal.SIGKILL)
+        eventually(lambda: still_running(others) == [], "the others notice it and end")
         status = trace(home, "status")
         assert status.returncode == 3
         assert all(str(pid) in status.stdout for pid in orphans)
         assert "trace down" in status.stdout
-    with running(home) as stack:
+    with running(home, {"STUB_IGNORES_SIGTERM": "worker"}) as stack:
         assert stack.first_line == "up"
         assert still_running(descendants) == []
         assert '"orphans_stopped"' in (home / "logs" / "supervisor.log").read_text()
-
-
-def test_down_stops_the_orphans_of_a_killed_supervisor(home: Path) -> None:
-    with running(home, {"STUB_IGNORES_SIGTERM": "worker"}) as stack:
-        descendants = stack.descendants()
+        again, descendants = stack.connection, stack.descendants()
+        kept = {"api_url", "internal_url", "query_url", "ca"}
+        assert {name: again[name] for name in kept} == {name: connection[name] for name in kept}
         stack.end(signal.SIGKILL)
         assert trace(home, "down").returncode == 0
         assert still_running(descendants) == []
-
-
-def test_down_stops_a_stack_and_succeeds_when_none_runs(home: Path) -> None:
-    with running(home) as stack:
-        descendants = stack.descendants()
-        stopped = trace(home, "down")
-        assert (stopped.returncode, stopped.stdout) == (0, "Stopped.\n")
-        assert stack.process.wait() == 0
-        assert still_running(descendants) == []
-    nothing = trace(home, "down")
-    assert nothing.returncode == 0
-    assert nothing.stdout.startswith("No stack was running")
 
 
 def test_purge_deletes_the_files_of_the_stack_and_no_others(tmp_path: Path) -> None:
@@ -344,7 +334,9 @@ def test_purge_deletes_the_files_of_the_stack_and_no_others(tmp_path: Path) -> N
     assert [path.name for path in home.iterdir()] == ["mine.txt"]
 
 
-def test_stacks_in_two_homes_do_not_affect_each_other(home: Path, tmp_path: Path) -> None:
+def test_stacks_in_two_homes_do_not_affect_each_other_and_down_stops_one(
+    home: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other home"
     try:
         with running(home) as one, running(other) as two:
@@ -352,16 +344,23 @@ def test_stacks_in_two_homes_do_not_affect_each_other(home: Path, tmp_path: Path
             first, second = one.connection, two.connection
             assert first["api_url"] != second["api_url"]
             assert not probes.is_healthy(first["api_url"], second["ca"])
-            two.end()
+            descendants = two.descendants()
+            stopped = trace(other, "down")
+            assert (stopped.returncode, stopped.stdout) == (0, "Stopped.\n")
+            assert two.process.wait() == 0
+            assert still_running(descendants) == []
             assert trace(home, "status").returncode == 0
             assert trace(other, "status").returncode == 3
+            nothing = trace(other, "down")
+            assert nothing.returncode == 0
+            assert nothing.stdout.startswith("No stack was running")
     finally:
         lite.purge(Home(other))
 
 
 def test_a_port_in_use_is_replaced_unless_the_user_chose_it(home: Path) -> None:
-    with running(home) as stack:
-        port = int(stack.connection["api_url"].rpartition(":")[2])
+    prepare(home)
+    port = find_port(home, "api")
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
@@ -432,24 +431,25 @@ def test_a_full_disk_is_reported_before_anything_starts(full_disk: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "option"),
+    ("words", "run"),
     [
-        (["--rpc-url", "ftp://x"], "--rpc-url"),
-        (["--api-port", "70000"], "--api-port"),
-        (["--workers", "0"], "--workers"),
+        (["--rpc-url", "ftp://x"], start),  # the process of the stack refuses it
+        (["--api-port", "70000"], lambda home, *words: trace(home, "up", *words)),
+        (["--workers", "0"], lambda home, *words: trace(home, "up", *words)),
     ],
+    ids=["--rpc-url", "--api-port", "--workers"],
 )
 def test_an_invalid_option_is_reported_and_leaves_nothing_behind(
-    tmp_path: Path, words: list[str], option: str
+    tmp_path: Path, words: list[str], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     home = tmp_path / "new"
     for mode in (["--detach"], []):
-        refused = trace(home, "up", *mode, *words)
+        refused = run(home, *mode, *words)
         assert refused.returncode != 0
-        assert option in refused.stderr
+        assert words[0] in refused.stderr
         assert not home.exists()
     home.mkdir()
     (home / "mine.txt").write_text("x")
-    assert trace(home, "up", "--detach", *words).returncode != 0
+    assert run(home, "--detach", *words).returncode != 0
     assert (home / "mine.txt").read_text() == "x"
     assert trace(home, "status").returncode == 3

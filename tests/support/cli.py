@@ -1,6 +1,8 @@
-"""Commands that run against a Dispatcher of a test."""
+"""Commands that run against a Dispatcher or a stack of a test."""
 
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,15 @@ from support.lifecycle.lifecycle import Bench
 from trace_etl.cli.main import app
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
+
+TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
+
+
+def start_command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own, as in a terminal: one that starts the services of a stack."""
+    return subprocess.run(
+        [*TRACE, *words], capture_output=True, text=True, env={**os.environ, **environment}
+    )
 
 
 def run_command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

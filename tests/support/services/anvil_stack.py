@@ -1,8 +1,5 @@
 """A whole stack that follows a real node, for the tests of the chain and of the console."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cached_property
@@ -14,6 +11,7 @@ from psycopg.rows import dict_row
 
 from support.chain import anvil
 from support.chain.anvil import Anvil
+from support.cli import run_command, start_command
 from support.services.whole_stack import connect
 from trace_etl.cli.client import RequestRejected
 from trace_etl.lite import stack as lite
@@ -21,7 +19,6 @@ from trace_etl.lite import status
 from trace_etl.lite.home import Home
 
 _PACKAGES = Path(__file__).parents[2] / "chain"
-_TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 # A column that only one table has identifies it.
 _UNIQUE_COLUMNS = {"blocks": "author", "transactions": "nonce", "logs": "topic0"}
 HotRows = dict[str, list[dict[str, Any]]]
@@ -35,8 +32,8 @@ class AnvilStack:
 
     def trace(self, *words: str) -> str:
         """Run a command that must succeed, and return what it printed."""
-        environment = {**os.environ, "TRACE_HOME": str(self.home), "TRACE_RETRY_INITIAL": "PT1S"}
-        done = subprocess.run([*_TRACE, *words], capture_output=True, text=True, env=environment)
+        run = start_command if words[0] == "up" else run_command
+        done = run(*words, TRACE_HOME=str(self.home), TRACE_RETRY_INITIAL="PT1S")
         assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout
 

@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from support.cli import run_command, start_command
 from support.waiting import eventually
 from trace_etl.cli.client import StackClient
 from trace_etl.client import stack_client
@@ -23,7 +23,6 @@ from trace_etl.lite.status import ProcessStatus
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart" / "dag.yaml"
 DATASETS = ("blocks", "transactions", "logs", "receivers")
 LAST_BLOCK = 399
-_TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 _INSIDE = Path(__file__).parents[1] / "inside"
 _ORDER = {
     "blocks": "block_number",
@@ -47,16 +46,13 @@ class Stack:
         self.home, self.chain, self.node = home, chain, node
 
     def trace(self, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = {"TRACE_HOME": str(self.home)}
+        if words[0] != "up":
+            return run_command(*words, **environment)
         # The DAG sets a short lease; this sets a short delay before the next attempt.
-        environment = {
-            **os.environ,
-            "TRACE_HOME": str(self.home),
-            "TRACE_RETRY_INITIAL": "PT1S",
-            "PYTHONPATH": os.pathsep.join(
-                [str(_INSIDE), *os.environ.get("PYTHONPATH", "").split()]
-            ),
-        }
-        return subprocess.run([*_TRACE, *words], capture_output=True, text=True, env=environment)
+        environment["TRACE_RETRY_INITIAL"] = "PT1S"
+        paths = [str(_INSIDE), *os.environ.get("PYTHONPATH", "").split()]
+        return start_command(*words, **environment, PYTHONPATH=os.pathsep.join(paths))
 
     def json(self, *words: str) -> Any:
         done = self.trace(*words, "--json")

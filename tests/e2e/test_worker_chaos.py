@@ -1,6 +1,6 @@
 """Kill the processes that run tasks, in a random order while they run: the rows equal an undisturbed run.
 
-Each kind is killed once while 50 tasks run. `TRACE_CHAOS_ROUNDS=4` kills each four times while 200 tasks run,
+Each kind is killed once while 30 tasks run. `TRACE_CHAOS_ROUNDS=4` kills each four times while 200 tasks run,
 and `TRACE_CHAOS_SEED` chooses another order.
 """
 
@@ -21,8 +21,8 @@ from trace_etl.lite.processes import process_tree
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROUNDS = int(os.environ.get("TRACE_CHAOS_ROUNDS", "1"))
 SEED = int(os.environ.get("TRACE_CHAOS_SEED", "15"))
-SIZE = (LAST_BLOCK + 1) // (10 * ROUNDS)
-PARTITIONS = -(-(LAST_BLOCK + 1) // SIZE)
+PARTITIONS = 6 if ROUNDS == 1 else 10 * ROUNDS
+SIZE = -(-(LAST_BLOCK + 1) // PARTITIONS)
 JOBS = ("ingest", "transfers", "receivers", "busy", "alert")
 KINDS = ("wrapper", "host", "jvm", "broker", "sandbox")
 FOLLOWER = """

@@ -334,6 +334,17 @@ def test_whole_columns_are_sent_as_they_are_stored(analyst: Analyst, client: Cli
         assert sum(batch.num_rows for batch in client.query(sql).batches()) == len(expected)
 
 
+def test_a_later_result_does_not_change_an_earlier_one(client: Client) -> None:
+    """The client receives the stored columns of every result into the same memory."""
+    first = client.query("FROM blocks").arrow()
+    (memory,) = client._stack.results.memory._kept
+    copy = first.take(list(range(len(first))))
+    memoryview(memory).cast("B")[:] = bytes(memory.size)
+    assert client.query("SELECT gas_used FROM blocks").arrow().equals(copy.select(["gas_used"]))
+    assert client._stack.results.memory._kept == [memory]
+    assert first.equals(copy)
+
+
 def test_batches_are_read_while_the_query_runs(client: Client) -> None:
     batches = client.query("SELECT range FROM range(1000000000000)").batches()
     assert next(batches)["range"][0].as_py() == 0

@@ -13,7 +13,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from trace_etl.client.stored_columns import read_schema, read_tables
+from trace_etl.client.stored_columns import ReceiveMemory, read_schema, read_tables
 from trace_etl.model.column_stream import MAGIC
 
 _ERRORS = (OSError, HTTPException)
@@ -36,8 +36,8 @@ class _WasClosed(ConnectionError):
 class ResultBody:
     """A result that is being received."""
 
-    def __init__(self, response: HTTPResponse) -> None:
-        self.response = response
+    def __init__(self, response: HTTPResponse, memory: ReceiveMemory) -> None:
+        self.response, self._memory = response, memory
 
     @property
     def pinned(self) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ class ResultBody:
         source = _BufferReader(self.response)
         if source.read_exactly(len(MAGIC)) == MAGIC:
             schema = read_schema(source)
-            return schema, read_tables(source, schema)
+            return schema, read_tables(source, schema, self._memory)
         source.unread(ARROW_START)
         reader = pa.ipc.open_stream(pa.PythonFile(cast(Any, source), mode="r"))
         return reader.schema, reader
@@ -134,6 +134,7 @@ class ResultConnections:
         self._idle: list[HTTPConnection] = []
         self._lock = threading.Lock()
         self._is_closed = False
+        self.memory = ReceiveMemory()
 
     @contextmanager
     def post(self, path: str, body: object, timeout: float) -> Generator[HTTPResponse]:

@@ -89,7 +89,9 @@ class StackClient:
     def query(self, sql: str, limit: int | None = None, **fields: object) -> Answer:
         """Run a query in the Query Service. Raises RequestRejected or NotRunning."""
         with self._post_query({"sql": sql, "limit": limit, **fields}) as answer:
-            return cast(Answer, json.loads(b"".join(ResultBody(answer).pieces())))
+            return cast(
+                Answer, json.loads(b"".join(ResultBody(answer, self.results.memory).pieces()))
+            )
 
     def get_snapshot(self, name: str) -> Answer:
         """Fetch the files of one snapshot of a dataset. Raises RequestRejected or NotRunning."""
@@ -102,7 +104,7 @@ class StackClient:
         Raises RequestRejected, NotRunning, or in the middle of the result ResultIncomplete.
         """
         with self._post_query({"sql": sql, "stream": True, **fields}) as answer:
-            yield ResultBody(answer)
+            yield ResultBody(answer, self.results.memory)
 
     @contextmanager
     def _post_query(self, fields: Mapping[str, object]) -> "Generator[HTTPResponse]":

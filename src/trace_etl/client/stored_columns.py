@@ -1,6 +1,7 @@
 """Decode stored columns while they arrive: the Query Service sends them if they are the whole result."""
 
 import json
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,6 +9,7 @@ from typing import Any, Protocol
 
 from trace_etl.model.column_stream import LENGTH, Span
 
+_MAX_KEPT_BYTES = 64 * 2**20
 _DECODERS = 2
 _MAX_DECODING = 8
 """Decoded row groups that may wait while the next one arrives. With few, receiving waits for decoding."""
@@ -25,6 +27,33 @@ class ExactReader(Protocol):
         ...
 
 
+class ReceiveMemory:
+    """Buffers of received files, kept for the next ones. Thread-safe.
+
+    The kernel clears new memory page by page, which takes as long as decrypting and decoding a column.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[Any] = []
+
+    def take(self, size: int) -> Any:
+        """Return a buffer of at least so many bytes."""
+        import pyarrow as pa
+
+        with self._lock:
+            for number, buffer in enumerate(self._kept):
+                if buffer.size >= size:
+                    return self._kept.pop(number)
+        return pa.allocate_buffer(size)
+
+    def give_back(self, buffer: Any) -> None:
+        """Keep a buffer that nothing refers to any more."""
+        with self._lock:
+            if buffer.size + sum(kept.size for kept in self._kept) <= _MAX_KEPT_BYTES:
+                self._kept.append(buffer)
+
+
 def read_schema(source: ExactReader) -> Any:
     """Read the schema at the start of a stream, after its first bytes."""
     import pyarrow as pa
@@ -32,19 +61,29 @@ def read_schema(source: ExactReader) -> Any:
     return pa.ipc.read_schema(pa.py_buffer(_read_frame(source)))
 
 
-def read_tables(source: ExactReader, schema: Any) -> Iterator[Any]:
+def read_tables(source: ExactReader, schema: Any, memory: ReceiveMemory) -> Iterator[Any]:
     """Yield a table for each row group, in order."""
     with ThreadPoolExecutor(_DECODERS, "trace-decoder") as decoder:
-        decoding: deque[Future[Any]] = deque()
-        for buffer, metadata, number in _receive(source):
-            decoding.append(decoder.submit(_decode, buffer, metadata, number, schema))
+        decoding: deque[tuple[Future[Any], Any]] = deque()
+
+        def wait_for_first() -> Any:
+            decoded, finished = decoding.popleft()
+            table = decoded.result()
+            if finished is not None:
+                memory.give_back(finished)  # tables are copies
+            return table
+
+        for buffer, metadata, number in _receive(source, memory):
+            decoded = decoder.submit(_decode, buffer, metadata, number, schema)
+            is_last = number == metadata.num_row_groups - 1
+            decoding.append((decoded, buffer if is_last else None))
             if len(decoding) > _MAX_DECODING:
-                yield decoding.popleft().result()
+                yield wait_for_first()
         while decoding:
-            yield decoding.popleft().result()
+            yield wait_for_first()
 
 
-def _receive(source: ExactReader) -> Iterator[tuple[Any, Any, int]]:
+def _receive(source: ExactReader, memory: ReceiveMemory) -> Iterator[tuple[Any, Any, int]]:
     """Yield each row group when its bytes have arrived.
 
     The memory of columns that were not asked for is never touched, so it is not used.
@@ -54,10 +93,10 @@ def _receive(source: ExactReader) -> Iterator[tuple[Any, Any, int]]:
 
     while header := _read_frame(source):
         file = json.loads(header)
-        buffer = pa.allocate_buffer(file["size"])
+        buffer = memory.take(file["size"])
         content = memoryview(buffer)
         _fill(source, content, file["footer"])
-        metadata = pq.read_metadata(pa.BufferReader(buffer))
+        metadata = pq.read_metadata(pa.BufferReader(buffer.slice(0, file["size"])))
         for number, spans in enumerate(file["row_groups"]):
             for span in spans:
                 _fill(source, content, span)

@@ -20,9 +20,7 @@ _BATCH = 500
 _MAX_UNRECORDED = 20_000
 _RETRY_SECONDS = 0.5
 _STOP_SECONDS = 10.0
-# The role only reads by default. A commit does not wait for the disk: only a crash of Postgres itself
-# within the next moment loses the row.
-_OPTIONS = "-c default_transaction_read_only=off -c synchronous_commit=off"
+_OPTIONS = "-c default_transaction_read_only=off"  # the role only reads by default
 _log = structlog.stdlib.get_logger()
 
 
@@ -150,9 +148,13 @@ def _make_unavailable() -> Unavailable:
 
 
 @asynccontextmanager
-async def open_audit_log(dsn: str) -> AsyncGenerator[AuditLog]:
-    """Write rows until the end of the block, on one connection. A clean stop loses none."""
-    async with make_pool(dsn, size=1, options=_OPTIONS) as pool:
+async def open_audit_log(dsn: str, *, is_durable: bool) -> AsyncGenerator[AuditLog]:
+    """Write rows until the end of the block, on one connection. A clean stop loses none.
+
+    If the rows need not be durable, a crash of Postgres within the next moment can lose them.
+    """
+    options = f"{_OPTIONS} -c synchronous_commit={'on' if is_durable else 'off'}"
+    async with make_pool(dsn, size=1, options=options) as pool:
         connections = ReusedConnections(pool, max_idle=1)
         audit = AuditLog(connections)
         writer = asyncio.create_task(audit.keep_writing())

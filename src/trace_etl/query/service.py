@@ -112,7 +112,7 @@ async def open_app(cfg: QuerySettings) -> AsyncGenerator[FastAPI]:
     async with (
         make_pool(cfg.state_dsn, size=cfg.pool_size) as pool,
         open_reader(pool, cfg.pool_size) as state,
-        open_audit_log(cfg.state_dsn) as audit,
+        open_audit_log(cfg.state_dsn, is_durable=cfg.query_audit_durable) as audit,
         open_pool(cfg.query_slots, cfg.limits(MAX_ROWS)) as processes,
     ):
         slots = make_user_slots(cfg.query_slots, cfg.slots_per_user, cfg.query_queue_per_user)

@@ -59,6 +59,12 @@ class QuerySettings(ObjectsSettings):
         10.0, gt=0, description="How long a query may wait for a slot."
     )
 
+    query_audit_durable: bool = Field(
+        True,
+        description="Whether the record of a query is on disk before its answer. Otherwise a crash of"
+        " Postgres state can lose the records of the last 0.6 s.",
+    )
+
     dispatcher_url: str | None = None
     """The internal listener, for the public keys of task tokens. Without it, tasks cannot query."""
     tls_ca: Path | None = None

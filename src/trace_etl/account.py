@@ -43,7 +43,7 @@ def make_command(settings: Mapping[str, object]) -> list[str]:
 
 
 def explain_missing(settings: Mapping[str, object]) -> str | None:
-    """Return why this machine cannot run a program like that; None if it can."""
+    """Return why this machine cannot run a program as another account; None if it can."""
     if os.geteuid() != 0:
         return "only root can change the user"
     command = make_command({**settings, "command": [sys.executable, "-I", "-S", "-c", ""]})
@@ -85,7 +85,9 @@ def _reserve_uid() -> int:
             continue
         os.set_inheritable(reservation.detach(), True)
         return uid
-    raise OSError(f"all {len(UIDS)} user ids for operator hosts are in use")
+    raise OSError(
+        f"all {len(UIDS)} user ids for operator hosts are in use; run fewer workers at once"
+    )
 
 
 def _list_existing(paths: list[str]) -> list[str]:
@@ -122,7 +124,7 @@ def _find_barrier(path: str) -> str | None:
 
 
 def _show(libc: ctypes.CDLL, paths: dict[str, bool], uid: int) -> None:
-    """Mount paths again, as files of the account. Directories that it cannot enter become empty ones."""
+    """Mount paths again, as files of the account. Directories that the account cannot enter become empty ones."""
     users = _map_root_to(libc, uid)
     trees = [(path, _clone(libc, path, users, is_writable)) for path, is_writable in paths.items()]
     kinds = {path: Path(path).is_dir() for path in paths}

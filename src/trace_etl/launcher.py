@@ -22,7 +22,7 @@ def launch(arguments: list[str]) -> None:
     """Replace this process by the program. Raises OSError."""
     parent, sent, uid, gid = (int(value) for value in arguments[:4])
     access, directory, *command = arguments[4:]
-    # Before the change of user, which may not be able to reach these paths by their parents.
+    # Before the change of user: the new user may not be able to enter the parents of these paths.
     os.chdir(directory)
     allowed = json.loads(access)
     rules = _prepare_rules(allowed["read"], allowed["write"]) if allowed else None

@@ -29,7 +29,7 @@ def configure(process: str, level: str = "info", copy: Callable[[str], None] | N
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
-    # It warns about each malformed request: a client without a token could fill the log.
+    # uvicorn warns about each malformed request: a client without a token could fill the log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 

@@ -412,7 +412,10 @@ def _require_no_keys(home: Path, key: AwsKey) -> None:
         ({"TRACE_S3_ENDPOINT": "http://127.0.0.1:9"}, "cannot be reached: check TRACE_S3_ENDPOINT"),
         ({"AWS_SECRET_ACCESS_KEY": "x" * 40}, "check AWS_ACCESS_KEY_ID"),
         ({"TRACE_S3_REGION": "us-west-2"}, "set TRACE_S3_REGION"),
-        ({"TRACE_S3_KMS_KEY_ID": "k"}, "TRACE_S3_KMS_KEY_ID needs TRACE_S3_ENCRYPTION=aws:kms"),
+        (
+            {"TRACE_S3_KMS_KEY_ID": "k"},
+            "TRACE_S3_KMS_KEY_ID is set without TRACE_S3_ENCRYPTION=aws:kms",
+        ),
     ],
 )
 def test_trace_up_names_the_s3_setting_to_correct(

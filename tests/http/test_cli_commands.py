@@ -258,7 +258,7 @@ def test_a_group_of_tasks_is_previewed_and_canceled(shell: Shell, dag: str) -> N
 @pytest.mark.parametrize("verb", ["task", "cancel"])
 def test_an_unknown_task_is_refused(shell: Shell, verb: str) -> None:
     unknown = "5b1f3a0e-0000-4000-8000-000000000000"
-    assert shell.refused(verb, unknown) == [f"error: no task {unknown}"]
+    assert shell.refused(verb, unknown) == [f"error: no task {unknown}; `trace tasks` lists them"]
     assert shell.refused(verb, "x")[0].startswith("error: 'x' is not an id")
     # A task id that looks like a path is treated as an invalid task id.
     assert "is not an id" in shell.refused(verb, "../dags")[0]
@@ -297,7 +297,7 @@ def test_a_range_is_invalidated_and_lineage_is_shown(query_shell: Shell) -> None
     of_dataset = query_shell.out("lineage", "blocks")
     assert "quickstart.split.ranges" in of_dataset and "input " in of_dataset
     assert query_shell.refused("invalidate", "blocks", code=2) == [
-        "error: give either --partition or --range"
+        "error: give either --partition or --range, and not both"
     ]
     (line,) = query_shell.refused("lineage", "blocks@7-8")
     assert "no partition '7-8' is committed" in line

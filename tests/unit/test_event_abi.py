@@ -89,7 +89,7 @@ def test_an_event_is_found_by_name_unless_the_name_is_ambiguous() -> None:
     assert find_event(entries, "E(bool)").canonical == "E(bool)"
     with pytest.raises(BadAbi, match="has 2 events E"):
         find_event(entries, "E")
-    with pytest.raises(BadAbi, match=r"no event X \(events: E\(uint256\), E\(bool\)\)"):
+    with pytest.raises(BadAbi, match=r"no event X; its events are E\(uint256\), E\(bool\)"):
         find_event(entries, "X")
 
 

@@ -131,7 +131,7 @@ def find_event(abi: Sequence[Mapping[str, Any]], name: str) -> EventAbi:
     if matches:
         raise BadAbi(f"the ABI has {len(matches)} events {name}; use the complete signature of one")
     known = ", ".join(event.canonical for event in events) or "none"
-    raise BadAbi(f"the ABI has no event {name} (events: {known})")
+    raise BadAbi(f"the ABI has no event {name}; its events are {known}")
 
 
 def _check_event(event: EventAbi) -> None:
@@ -155,7 +155,9 @@ def _check_size(event: str, kind: AbiType, depth: int) -> int:
     Without a limit, a few bytes of data could decode to a very large value.
     """
     if depth > _MAX_DEPTH:
-        raise BadAbi(f"event {event}: types are nested more than {_MAX_DEPTH} levels deep")
+        raise BadAbi(
+            f"event {event}: types are nested more than {_MAX_DEPTH} levels deep; simplify them"
+        )
     if isinstance(kind, Elementary):
         return 1
     if isinstance(kind, TupleOf):

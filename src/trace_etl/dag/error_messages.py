@@ -31,7 +31,7 @@ def describe_error(error: ErrorDetails, known_fields: Iterable[str]) -> str:
 
 
 def show_value(value: object) -> str:
-    """Return a short text of a value, as the file has it."""
+    """Return a value as short text, in the form that the file has."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -41,12 +41,12 @@ def load_packaged(shipped: Iterable[str], found: Iterable[EntryPoint] = ()) -> P
 def _load(point: EntryPoint, package: str, taken: set[str]) -> Operator:
     declared: object = point.load()
     if not isinstance(declared, Operator):
-        raise TypeError(f"{point.value} is not an Operator of trace_etl.dag.operator")
+        raise TypeError(f"{point.value} is not an Operator of trace_etl.dag.operator; declare one")
     if declared.name != point.name or not _NAME.fullmatch(declared.name):
         rule = "must have the name of its entry point: small letters, digits and _"
         raise ValueError(f"the operator {declared.name!r} {rule}")
     if declared.name in taken:
-        raise ValueError(f"another operator is named {declared.name!r} already")
+        raise ValueError(f"another operator is named {declared.name!r} already; rename this one")
     if declared.launchers != ("spark",) or not declared.module:
         raise ValueError('the operator must have the launchers ("spark",) and a `module`')
     return replace(declared, package=package)

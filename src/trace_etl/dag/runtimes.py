@@ -62,7 +62,7 @@ class Runtime(BaseModel):
     processes: Annotated[int, Field(ge=1, le=4096)] = 64
     temporary_mib: Annotated[int, Field(ge=1, le=1 << 20)] = 256
     max_timeout: Seconds | None = None
-    """The longest `timeout` of a job. Default: no limit."""
+    """The longest `timeout` that a job may have. Default: no limit."""
     idle_timeout: Annotated[int | None, BeforeValidator(_parse_idle)] = None
     """How long a worker without tasks keeps Spark or a Lambda environment warm."""
 

@@ -96,7 +96,9 @@ def _translate_row_errors() -> Generator[None]:
     try:
         yield
     except NotNullViolation as error:
-        raise KeyMissing(f"a row has no value in column {error.diag.column_name}") from error
+        raise KeyMissing(
+            f"a row has no value in column {error.diag.column_name}; give it one"
+        ) from error
     except DataError as error:  # for example a NUL in a text, or a year before 4713 BC
         raise ValueRefused(
             f"Postgres cannot store a value: {error.diag.message_primary}"
@@ -122,7 +124,9 @@ def merge_rows(conn: Conn, target: AppendTarget) -> int:
     }
     conn.execute(_DELETE_OLD_FENCES)
     if conn.execute(_FENCE, values).fetchone() is None:
-        raise StaleWriter(f"attempt {target.attempt} is outdated: a later attempt has written")
+        raise StaleWriter(
+            f"attempt {target.attempt} is outdated: a later attempt has written; stop this one"
+        )
     count = conn.execute(_upsert_statement(target)).rowcount
     drop_staging(conn, target)
     return count

@@ -225,7 +225,7 @@ def _choose_type_sql(declared: str) -> sql.SQL:
 
 
 def _list_stored_columns(table: BufferTable) -> list[tuple[str, str, bool]]:
-    """The declared columns, and those that the platform adds."""
+    """List the declared columns, and those that the platform adds."""
     declared = [column for column in table.columns if column[0] != _ORG]
     added = [(_ORG, "string", False), (CURSOR, "long", False), (_PUBLISHED, "long", False)]
     return [*declared, *added]

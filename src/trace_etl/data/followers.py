@@ -74,14 +74,16 @@ def take_over(conn: Conn, writer: Writer, chain_id: int) -> StreamPosition:
     is_older = row[0] == writer.task_id and row[1] > writer.attempt
     if is_older or conn.execute(_IS_REPLACED, values).fetchone():
         raise StaleWriter(
-            f"attempt {writer.attempt} is outdated: a later attempt writes this stream"
+            f"attempt {writer.attempt} is outdated: a later attempt writes this stream; stop this one"
         )
     conn.execute(_RECORD_REPLACED, values)
     conn.execute(_TAKE_OVER, values)
     position = read_position(conn, writer.stream)
     assert position is not None
     if position.chain_id != chain_id:
-        raise OtherChain(f"the dataset follows chain {position.chain_id}, not {chain_id}")
+        raise OtherChain(
+            f"the dataset follows chain {position.chain_id}, not {chain_id}; correct the RPC pool"
+        )
     return position
 
 
@@ -94,7 +96,7 @@ SELECT 1 FROM followers
 def lock_stream(conn: Conn, writer: Writer) -> None:
     """Lock the stream until the transaction ends. Raises StaleWriter if it has another writer."""
     if conn.execute(_LOCK_OWN, vars(writer)).fetchone() is None:
-        raise StaleWriter(f"attempt {writer.attempt} no longer writes this stream")
+        raise StaleWriter(f"attempt {writer.attempt} no longer writes this stream; stop it")
 
 
 _POSITION = """

@@ -38,9 +38,9 @@ class JobInput:
     time: str | None = None
     """The column with the time of a row, for a job with time partitions."""
     reads: bool = True
-    """Whether the job reads rows of it. False: it only starts the job."""
+    """Whether the job reads the rows of the input. False: the input only starts the job."""
     starts: bool = True
-    """Whether its changes start the job."""
+    """Whether changes of the input start the job."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Retry:
     delay: int | None = None
     max_delay: int | None = None
     unreachable: int | None = None
-    """How long an endpoint that does not answer is waited for."""
+    """How long to wait for an endpoint that does not answer."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Check:
     on_failure: str = "block"
     """`block`, `warn` or `block_consumers`."""
     consumers: tuple[str, ...] = ()
-    """The jobs that do not read a partition that fails, with `block_consumers`."""
+    """With `block_consumers`: the jobs that do not read a partition whose check failed."""
     key: tuple[str, ...] = ()
     """The columns that identify failing rows. Empty: chosen when the check runs."""
 

@@ -17,7 +17,7 @@ class TraceError(Exception):
     def __init_subclass__(
         cls, *, code: str = "", retryable: bool | None = None, unreachable: bool | None = None
     ) -> None:
-        """Set what the class statement gives. The rest is inherited."""
+        """Set the attributes that the class statement gives. The others are inherited."""
         super().__init_subclass__()
         cls.code = code or cls.code
         cls.unreachable = cls.unreachable if unreachable is None else unreachable
@@ -68,7 +68,7 @@ class CursorExpired(TraceError, code="cursor_expired"):
     def __init__(self, detail: str, *, cursor: str, dataset_version: str) -> None:
         super().__init__(detail)
         self.cursor = cursor
-        """Where the log continues after everything was read again."""
+        """The cursor from which the caller reads the log after it has read everything again."""
         self.dataset_version = dataset_version
 
 

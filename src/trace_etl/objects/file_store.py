@@ -71,7 +71,9 @@ class FileStore:
 
     def get_untrusted(self, key: str, *, max_bytes: int) -> bytes:
         with self.open_untrusted(key) as file:
-            if os.fstat(file.fileno()).st_nlink > 1:  # it may be a file outside of the prefix
+            if (
+                os.fstat(file.fileno()).st_nlink > 1
+            ):  # the link may lead to a file outside of the prefix
                 raise NotAnObject(f"{key} has a second name: a hard link leads to it")
             content = file.read(max_bytes + 1)
         if len(content) > max_bytes:

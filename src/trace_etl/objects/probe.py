@@ -14,6 +14,8 @@ def check_access(store: ObjectStore, org_id: UUID) -> None:
     store.put(key, b"probe")
     try:
         if store.get(key) != b"probe" or [info.key for info in store.list(prefix)] != [key]:
-            raise StorageError(f"{store.url} does not return what was written to it")
+            raise StorageError(
+                f"{store.url} does not return what was written to it; check TRACE_OBJECTS_URL"
+            )
     finally:
         store.delete(key)

@@ -112,11 +112,15 @@ def read_profile(file: Path, profile: str) -> dict[str, str]:
     try:
         parser.read_string(file.read_text())
     except OSError as error:
-        raise StorageRefused(f"{problem} cannot be read: {error.strerror}") from None
+        raise StorageRefused(
+            f"{problem} cannot be read: {error.strerror}; correct the path or its mode"
+        ) from None
     except (SyntaxFault, UnicodeDecodeError):  # their messages quote lines of the file
-        raise StorageRefused(f"{problem} is not a credentials file of AWS") from None
+        raise StorageRefused(f"{problem} is not a credentials file of AWS; write one") from None
     section = dict(parser[profile]) if parser.has_section(profile) else {}
     missing = {"aws_access_key_id", "aws_secret_access_key"} - section.keys()
     if missing:
-        raise StorageRefused(f"{problem} has no {sorted(missing)[0]} in its section [{profile}]")
+        raise StorageRefused(
+            f"{problem} has no {sorted(missing)[0]} in its section [{profile}]; add it"
+        )
     return section

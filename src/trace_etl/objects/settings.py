@@ -64,7 +64,9 @@ class ObjectsSettings(BaseSettings):
     @model_validator(mode="after")
     def _check_encryption(self) -> Self:
         if self.s3_kms_key_id is not None and self.s3_encryption != "aws:kms":
-            raise ValueError("TRACE_S3_KMS_KEY_ID needs TRACE_S3_ENCRYPTION=aws:kms")
+            raise ValueError(
+                "TRACE_S3_KMS_KEY_ID is set without TRACE_S3_ENCRYPTION=aws:kms; set that, too"
+            )
         return self
 
     def open_objects(self) -> ObjectStore:

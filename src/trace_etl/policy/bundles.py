@@ -79,17 +79,23 @@ def check_bundle(content: IO[bytes]) -> list[zipfile.ZipInfo]:
         with zipfile.ZipFile(content) as archive:
             entries = archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
-        raise BadBundle(f"is not a zip file: {error}") from error
+        raise BadBundle(
+            f"is not a zip file: {error}; push the directory of the function"
+        ) from error
     if len(entries) > MAX_FILES:
-        raise BadBundle(f"has {len(entries)} files, more than {MAX_FILES}")
+        raise BadBundle(
+            f"has {len(entries)} files, more than {MAX_FILES}; remove those it does not need"
+        )
     if (total := sum(entry.file_size for entry in entries)) > MAX_UNPACKED_BYTES:
-        raise BadBundle(f"unpacks to {total} bytes, more than {MAX_UNPACKED_BYTES}")
+        raise BadBundle(
+            f"unpacks to {total} bytes, more than {MAX_UNPACKED_BYTES}; remove what it does not need"
+        )
     _check_names(entries)
     for entry in entries:
         _check_entry(entry)
     files = [entry for entry in entries if not entry.is_dir()]
     if not files:
-        raise BadBundle("has no files")
+        raise BadBundle("has no files; add the code of the function")
     return files
 
 
@@ -98,13 +104,15 @@ def _check_names(entries: list[zipfile.ZipInfo]) -> None:
     for entry in entries:
         path = PurePosixPath(entry.filename)
         if path in files:
-            raise BadBundle(f"has {entry.filename!r} twice")
+            raise BadBundle(f"has {entry.filename!r} twice; keep one of them")
         if not entry.is_dir():
             files.add(path)
     for entry in entries:
         parents = PurePosixPath(entry.filename).parents
         if inside := next((parent for parent in parents if parent in files), None):
-            raise BadBundle(f"has {entry.filename!r} inside of the file {str(inside)!r}")
+            raise BadBundle(
+                f"has {entry.filename!r} inside of the file {str(inside)!r}; rename one"
+            )
 
 
 def _check_entry(entry: zipfile.ZipInfo) -> None:
@@ -112,22 +120,24 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
     name, stored = entry.filename, entry.orig_filename
     parts = name.rstrip("/").split("/")
     if name != stored or any(ord(c) < 32 or c in "\\\x7f" for c in stored):
-        raise BadBundle(f"has the file {stored!r}, whose name has a forbidden character")
+        raise BadBundle(f"has the file {stored!r}, whose name has a forbidden character; rename it")
     if name.startswith("/") or {"", ".", ".."} & set(parts) or len(name.encode()) > MAX_NAME:
-        raise BadBundle(f"has the file {name!r}, which does not lie inside of the bundle")
+        raise BadBundle(
+            f"has the file {name!r}, whose name is not a path inside of the bundle; rename it"
+        )
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise BadBundle(f"has {name!r}, which is a link or a device; use plain files")
     if entry.flag_bits & _ENCRYPTED:
-        raise BadBundle(f"has the encrypted file {name!r}")
+        raise BadBundle(f"has the encrypted file {name!r}; zip it without a password")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise BadBundle(f"has {name!r}, which is neither stored nor deflated")
+        raise BadBundle(f"has {name!r}, which is neither stored nor deflated; zip it with deflate")
 
 
 def unpack_bundle(content: bytes, sha256: str, directory: Path) -> None:
     """Verify a bundle and unpack it into an empty directory. Raises BadBundle."""
     if (found := hashlib.sha256(content).hexdigest()) != sha256:
-        raise BadBundle(f"has the SHA-256 {found}, not {sha256}")
+        raise BadBundle(f"has the SHA-256 {found}, not {sha256}; push it again")
     files = check_bundle(io.BytesIO(content))
     directory.mkdir()
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -146,9 +156,13 @@ def _unpack_file(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -
             while chunk := source.read(min(_CHUNK, left + 1)):
                 left -= len(chunk)
                 if left < 0:
-                    raise BadBundle(f"has {entry.filename!r}, which is larger than it says")
+                    raise BadBundle(
+                        f"has {entry.filename!r}, which is larger than its header says; push it again"
+                    )
                 target.write(chunk)
     except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise BadBundle(f"cannot be unpacked: {entry.filename!r}: {error}") from error
+        raise BadBundle(
+            f"cannot be unpacked: {entry.filename!r}: {error}; push it again"
+        ) from error
     is_program = entry.external_attr >> 16 & stat.S_IXUSR
     path.chmod(0o755 if is_program else 0o644)

@@ -9,12 +9,12 @@ from trace_etl.model.health import ProblemKind
 MAX_LAG_SECONDS = 120
 """A followed chain that is further behind its head is a problem."""
 MAX_SILENCE_SECONDS = 60
-"""A follower reports every few seconds. One that does not cannot reach its node, or hangs."""
+"""A follower reports every few seconds. After this silence, it hangs or cannot reach its node."""
 
 
 @dataclass(frozen=True)
 class StackProblem:
-    """Something that a person should look at, with what it is about."""
+    """A problem that a person should look at, and the object that has it."""
 
     kind: ProblemKind
     message: str

@@ -88,7 +88,7 @@ class ObjectScope:
         return any(address.is_under(prefix) for prefix in self.writes)
 
     def widen(self, parents: Sequence[str]) -> "ObjectScope":
-        """Return a scope of fewer prefixes: each is cut after the first of these parents in it."""
+        """Return a wider scope: each prefix is cut after the first of these parents that it contains."""
         reads, writes = (
             tuple(dict.fromkeys(_cut(prefix, parents) for prefix in prefixes))
             for prefixes in (self.reads, self.writes)

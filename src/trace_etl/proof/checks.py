@@ -43,7 +43,7 @@ class Checked:
     bytes: int = 0
     problems: list[Problem] = field(default_factory=list[Problem])
     rejected: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """Answers that were rejected when the partitions were read. Another answer gave the rows."""
+    """Answers of nodes that were rejected while the partitions were made: the rows come from others."""
 
     def add(self, certificate: Certificate, problems: Sequence[Problem]) -> None:
         self.partitions += 1
@@ -129,7 +129,8 @@ def check_coverage(
 ) -> list[Problem]:
     """Report blocks without a partition, between the first and the last or in the given range.
 
-    Without any partition nothing is proven: a table in Postgres, or nothing was committed yet.
+    A dataset without partitions proves nothing: its rows are in a Postgres table, or nothing was
+    committed yet.
     """
     if not certificates and blocks is None:
         text = (
@@ -153,7 +154,7 @@ def check_coverage(
 
 
 def check_links(certificates: Sequence[Certificate]) -> list[Problem]:
-    """Report neighbours of which one does not begin with the child of the other's last block."""
+    """Report neighbours where the later one does not begin with the child of the earlier one's end."""
     linked = sorted((c for c in certificates if c.verified), key=lambda c: c.start or 0)
     problems: list[Problem] = []
     for before, after in pairwise(linked):

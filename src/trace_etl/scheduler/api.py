@@ -82,9 +82,9 @@ class DispatcherApi:
         except httpx.HTTPError as error:
             raise Unavailable(f"the Dispatcher does not answer: {error!r}") from error
         if answer.status_code == 403:
-            raise Forbidden("the user of this token is unknown or disabled")
+            raise Forbidden("the user of this token is unknown or disabled; ask an admin")
         if answer.status_code == 401:
-            raise Unauthenticated("the token is not valid")
+            raise Unauthenticated("the token is not valid; get a new one")
         if answer.is_error:
             raise Unavailable(f"HTTP {answer.status_code}: {answer.text}")
 

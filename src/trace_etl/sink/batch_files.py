@@ -32,7 +32,7 @@ def read_rows(batch: BufferBatch, store: ObjectStore, *, max_bytes: int) -> Any:
         raise BadBatch(f"the batch has more than {MAX_BATCH_ROWS} rows; split it")
     if batch.record_count not in (None, table.num_rows):
         raise BadBatch(
-            f"record_count is {batch.record_count}, but the batch has {table.num_rows} rows"
+            f"record_count is {batch.record_count}, but the batch has {table.num_rows} rows; correct it"
         )
     return check_rows(table, batch)
 
@@ -44,7 +44,7 @@ def _load_file(batch: BufferBatch, store: ObjectStore, max_bytes: int) -> bytes:
     allowed = tuple(f"{root}/{prefix}" for prefix in own)
     if not key.startswith(allowed) or {"", ".", ".."} & set(key.split("/")):
         raise BadBatch(
-            f"{batch.batch_uri} is not under s3://{allowed[0]}, the prefix of its attempt"
+            f"{batch.batch_uri} is not under s3://{allowed[0]}, the prefix of its attempt; write it there"
         )
     try:
         content = store.get_untrusted(key, max_bytes=max_bytes)
@@ -56,6 +56,6 @@ def _load_file(batch: BufferBatch, store: ObjectStore, max_bytes: int) -> bytes:
         raise BatchMissing(f"batch_uri: {error}") from error
     if batch.batch_size_bytes not in (None, len(content)):
         raise BadBatch(
-            f"batch_size_bytes is {batch.batch_size_bytes}, but the file has {len(content)} bytes"
+            f"batch_size_bytes is {batch.batch_size_bytes}, but the file has {len(content)} bytes; correct it"
         )
     return content

@@ -129,7 +129,9 @@ def _read_lines(content: bytes, columns: Sequence[tuple[BufferColumn, FullType]]
             if name == ORG:
                 org = value
             elif name not in by_name:
-                raise BadBatch(f"line {number}: the schema has no column {name!r}")
+                raise BadBatch(
+                    f"line {number}: the schema has no column {name!r}; leave it out, or declare it"
+                )
             else:
                 n, full = by_name[name]
                 row[n] = _parse_value(number, columns[n][0], full, value, text)
@@ -155,7 +157,7 @@ def _split_lines(content: bytes) -> Iterator[tuple[int, str]]:
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
-            raise BadBatch(f"line {number} is not UTF-8: {error.reason}") from error
+            raise BadBatch(f"line {number} is not UTF-8: {error.reason}; write UTF-8") from error
         if not text.strip():
             raise BadBatch(f"line {number} is empty; write one JSON object per line")
         yield number, text
@@ -166,11 +168,13 @@ def _read_members(number: int, line: str) -> Iterator[tuple[str, Any, str]]:
     try:
         yield from _scan_object(line)
     except (json.JSONDecodeError, StopIteration) as error:
-        raise BadBatch(f"line {number} is not a JSON object: {error}") from error
+        raise BadBatch(
+            f"line {number} is not a JSON object: {error}; write one object per line"
+        ) from error
     except BadBatch as error:
         raise BadBatch(f"line {number}: {error}") from error
     except RecursionError as error:
-        raise BadBatch(f"line {number}: the JSON is nested too deeply") from error
+        raise BadBatch(f"line {number}: the JSON is nested too deeply; use fewer levels") from error
     except ValueError as error:  # an integer with thousands of digits
         raise BadBatch(f"line {number} is not JSON: {error}") from error
 
@@ -260,7 +264,11 @@ def _check_json_text(number: int, name: str, text: str) -> str:
         try:
             decoded.encode()
         except UnicodeEncodeError as error:
-            raise BadBatch(f"line {number}: {name!r} has half of a surrogate pair") from error
+            raise BadBatch(
+                f"line {number}: {name!r} has half of a surrogate pair; remove it"
+            ) from error
         if "\\u0000" in decoded:
-            raise BadBatch(f"line {number}: {name!r} has a NUL, which Postgres cannot store")
+            raise BadBatch(
+                f"line {number}: {name!r} has a NUL, which Postgres cannot store; remove it"
+            )
     return text

@@ -37,7 +37,9 @@ def _check_names(table: Any, batch: BufferBatch) -> None:
         if names.count(name) > 1:
             raise BadBatch(f"line 1: {name!r} occurs twice; send each column once")
         if name not in declared:
-            raise BadBatch(f"line 1: the schema has no column {name!r}")
+            raise BadBatch(
+                f"line 1: the schema has no column {name!r}; leave it out, or declare it"
+            )
 
 
 def _check_org(table: Any, batch: BufferBatch) -> None:
@@ -65,7 +67,9 @@ def _check_column(table: Any, column: BufferColumn, *, is_key: bool) -> Any:
     else:
         values = _cast(table.column(column.name), kind, column)
     if not column.nullable or is_key:
-        rule = f"{column.name!r} is missing or null, which the schema does not allow"
+        rule = (
+            f"{column.name!r} is missing or null, which the schema does not allow; give it a value"
+        )
         _refuse(values.is_null(), rule)
     _check_values(values, column, is_key=is_key)
     return values
@@ -80,10 +84,10 @@ def _check_values(
     """
     kind = values.type
     if kinds.is_floating(kind) and is_key:  # two NaNs differ in Python, but are equal in Postgres
-        rule = f"{column.name!r} is NaN, but it is part of the unique_key"
+        rule = f"{column.name!r} is NaN, but it is part of the unique_key; leave out the row"
         _refuse(_compute.is_nan(values), rule, lines)
     if kinds.is_string(kind):
-        rule = f"{column.name!r} has a NUL, which Postgres cannot store"
+        rule = f"{column.name!r} has a NUL, which Postgres cannot store; remove it"
         _refuse(_compute.match_substring(values, "\x00"), rule, lines)
     if kinds.is_date32(kind) or kinds.is_timestamp(kind):
         numbers = values.cast(pa.int32() if kinds.is_date32(kind) else pa.int64())

@@ -166,9 +166,13 @@ class Sink:
     ) -> tuple[BufferBatch, RowBatch]:
         batch = batches.get(delivery.publish_id)
         if batch is None:
-            raise BadBatch("the Dispatcher no longer knows this batch")
+            raise BadBatch(
+                "the Dispatcher no longer knows this batch; publish it again if its rows are missing"
+            )
         if delivery.message.receive_count > MAX_TRIES:  # every sink that received it died
-            raise BadBatch(f"the batch was received {MAX_TRIES} times and never settled")
+            raise BadBatch(
+                f"the batch was received {MAX_TRIES} times and never settled; see the log of the sink"
+            )
         rows = batch_files.read_rows(batch, self.objects, max_bytes=self.max_batch_bytes)
         return batch, RowBatch(batch.publish_id, batch.publish_no, batch.org_id, rows)
 

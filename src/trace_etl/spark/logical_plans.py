@@ -37,9 +37,9 @@ def find_needed_columns(frame: DataFrame) -> dict[str, frozenset[str]]:
 
 
 def _walk(plan: Any, ids: frozenset[int] | None) -> Iterator[tuple[Any, frozenset[int] | None]]:
-    """Yield each scan of a data source, and the ids of the columns that the nodes above use of it.
+    """Yield each scan of a data source, and the ids of the columns that the nodes above it use.
 
-    They are known below a projection or an aggregation, which name the columns that they use. Every
+    The ids are known below a projection or an aggregation, which name the columns that they use. Every
     other node may pass on all columns.
     """
     kind = class_name(plan)

@@ -15,9 +15,9 @@ class CertifiedInput(Reply):
     dataset: str
     dataset_version: UUID
     partition_key: str
-    """`*`: the whole input."""
+    """`*` means the whole input."""
     content_hash: str | None
-    """Null: not known, because the partition has none or was replaced while it was read."""
+    """Null: not known. The partition has no content hash, or was replaced while it was read."""
 
 
 class CertifiedDefinition(Reply):

@@ -61,7 +61,7 @@ def parse_reads(claims: dict[str, Any]) -> Reads:
 def parse_read_grants(
     datasets: Sequence[dict[str, Any]], prefixes: Sequence[str]
 ) -> tuple[ReadGrant, ...]:
-    """Return the inputs of a list. Each takes as many of the prefixes as it has partitions, in order."""
+    """Return the inputs of a list. Each input takes as many of the next prefixes as it has partitions."""
     if not all(type(prefix) is str for prefix in prefixes):
         raise TypeError("read prefixes are strings")
     entries = [entry for entry in datasets if "input" in entry]

@@ -18,7 +18,7 @@ class CredentialsRequest(Fenced):
     read_prefixes: Annotated[list[Prefix], Field(max_length=1000)] | None = None
     """Only these prefixes, each inside a granted one. Default: all that the token grants."""
     generations: bool = False
-    """For workers only, which send their token, too: credentials for an operator of the platform. It may
+    """For workers only, which also send their token: credentials for an operator of the platform. It may
     read the whole generations of its inputs, and what it has written. They do not end with the lease."""
     can_list: bool = False
     """Whether objects under the prefixes must be listed. The names of a partition's files are also in

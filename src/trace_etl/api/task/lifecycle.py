@@ -360,7 +360,7 @@ class SuccessMarker(Reply):
     content_hash: RowsHash | None = None
     """Hash of the rows of all files, in any order."""
     row_sum: Sha256 | None = None
-    """The sum of the hashes of the rows: that of a union is the sum of those of its parts."""
+    """The sum of the hashes of the rows. The row sum of a union is the sum of the parts' row sums."""
     row_sums: list[RowSumOfColumns] | None = None
     """The row sums by the columns of the files that the rows were copied from, if some lack columns."""
     made_from: list[str] | None = None

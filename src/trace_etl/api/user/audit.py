@@ -19,7 +19,7 @@ class AuditItem(Reply):
     query_id: UUID
     asked_at: datetime
     user: str | None
-    """Null if a task asked."""
+    """Null if a task sent the query."""
     task_id: UUID | None
     attempt: int | None
     outcome: str

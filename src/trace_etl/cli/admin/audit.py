@@ -66,7 +66,10 @@ def _parse_time(option: str, text: str | None) -> str | None:
     try:
         return datetime.fromisoformat(text).astimezone(UTC).isoformat()
     except ValueError:
-        fail([f"{option}: {text!r} is neither a time nor an age such as 24h"], EXIT_REJECTED)
+        fail(
+            [f"{option}: {text!r} is neither a time nor an age; write 24h or 2026-01-31T12:00"],
+            EXIT_REJECTED,
+        )
 
 
 def _format_caller(query: dict[str, Any]) -> str:

@@ -182,7 +182,7 @@ def read_dag_file(file: Path) -> str:
     except OSError as error:
         fail([f"{file}: {error.strerror}"])
     except UnicodeDecodeError as error:
-        fail([f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}"])
+        fail([f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}; save it as UTF-8"])
 
 
 def print_analysis(analysis: "Analysis", *, as_json: bool) -> None:

@@ -197,7 +197,12 @@ def _report_end(rollout: Answer, *, quiet: bool) -> None:
     if rollout["state"] == "building":
         fail([f"stuck: {rollout['reason']}"])
     if rollout["state"] != "complete":
-        fail([f"the deploy was {rollout['state'].replace('_', ' ')} by another command"])
+        fail(
+            [
+                f"the deploy was {rollout['state'].replace('_', ' ')} by another command; "
+                "`trace rollout` shows the current one"
+            ]
+        )
     if not quiet:
         typer.echo("Complete: the new generations are current.")
 

@@ -179,7 +179,7 @@ def _read_event(file: Path) -> dict[str, Any]:
     try:
         content: object = json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        fail([f"--event: {file} cannot be read as JSON: {error}"])
+        fail([f"--event: {file} cannot be read as JSON: {error}; correct it"])
     if not isinstance(content, dict):
         fail([f'--event: {file} must have an object such as {{"config": {{}}, "inputs": []}}'])
     return cast("dict[str, Any]", content)

@@ -80,7 +80,9 @@ def _parse_payload(text: str) -> Any:
     try:
         return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
     except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"is not JSON: {error}", param_hint="--payload") from error
+        raise typer.BadParameter(
+            f"is not JSON: {error}; write JSON, or @FILE", param_hint="--payload"
+        ) from error
 
 
 def _describe_scope(answer: dict[str, Any]) -> str:

@@ -63,7 +63,7 @@ def invalidations(
 
 def _parse_scope(partition: str | None, blocks: str | None, where: list[str]) -> dict[str, Any]:
     if (partition is None) == (blocks is None):
-        fail(["give either --partition or --range"], _EXIT_USAGE)
+        fail(["give either --partition or --range, and not both"], _EXIT_USAGE)
     if partition is not None:
         return {"partition_key": partition} | ({"filter": _parse_filter(where)} if where else {})
     span = parse_range(blocks or "", exit_code=_EXIT_USAGE)
@@ -76,7 +76,7 @@ def _parse_filter(conditions: list[str]) -> dict[str, Any]:
     for condition in conditions:
         column, equals, value = condition.partition("=")
         if not equals:
-            fail([f"--where: expected COLUMN=VALUE, got {condition!r}"], _EXIT_USAGE)
+            fail([f"--where: {condition!r} is not a condition; write COLUMN=VALUE"], _EXIT_USAGE)
         is_number = value.removeprefix("-").isdecimal()
         values.setdefault(column.strip(), []).append(int(value) if is_number else value)
     return {column: items[0] if len(items) == 1 else items for column, items in values.items()}

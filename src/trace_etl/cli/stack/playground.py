@@ -178,8 +178,12 @@ def _check_node(url: str, blocks: int) -> None:
         answer = httpx.post(url, json=call, timeout=_NODE_TIMEOUT)
         head = int(cast(dict[str, Any], answer.raise_for_status().json())["result"], 16)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        fail([f"--rpc-url: cannot reach the node: {error or type(error).__name__}"])
+        fail([f"--rpc-url: cannot reach the node: {error or type(error).__name__}; check the URL"])
     except (ValueError, KeyError, TypeError):
-        fail(["--rpc-url: the answer to eth_blockNumber is not that of an Ethereum node"])
+        fail(
+            [
+                "--rpc-url: the answer to eth_blockNumber is not that of an Ethereum node; check the URL"
+            ]
+        )
     if head < blocks - 1:
         fail([f"--rpc-url: the chain ends at block {head}; use --blocks {head + 1} or fewer"])

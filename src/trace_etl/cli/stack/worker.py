@@ -44,7 +44,9 @@ def _choose_module(names: list[str]) -> str:
     launchers = {served[name].launcher for name in names}
     is_trusted = {served[name].is_trusted for name in names}
     if len(is_trusted) > 1:
-        fail(["--runtime: trusted and untrusted runtimes need a worker each"])
+        fail(
+            ["--runtime: one worker cannot serve trusted and untrusted runtimes; start two workers"]
+        )
     try:
         if is_trusted == {True}:
             WorkerSettings()  # pyright: ignore[reportCallIssue] - filled from the environment
@@ -53,5 +55,5 @@ def _choose_module(names: list[str]) -> str:
     except ValidationError as error:
         fail([f"TRACE_{e['loc'][0]}".upper() + f": {e['msg']}" for e in error.errors()])
     if "lambda" in launchers and cfg.invoker_socket is None:
-        fail(["TRACE_INVOKER_SOCKET: is required for runtimes with the launcher lambda"])
+        fail(["TRACE_INVOKER_SOCKET: is required for runtimes with the launcher lambda; set it"])
     return "trace_etl.worker.functions"

@@ -107,7 +107,9 @@ def devchain(
 
 def _check_growth(block_time: float, initial: int | None) -> None:
     if not isfinite(block_time):
-        raise typer.BadParameter(f"{block_time} is not a duration", param_hint="--block-time")
+        raise typer.BadParameter(
+            f"{block_time} is not a duration; give seconds, 0 or more", param_hint="--block-time"
+        )
     if initial is not None and block_time == 0:
         raise typer.BadParameter(
             "needs --block-time: without it all blocks exist from the start", param_hint="--initial"

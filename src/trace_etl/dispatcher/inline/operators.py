@@ -46,7 +46,14 @@ async def run_operator(conn: Conn, task: ClaimedTask, revision: Revision) -> Inl
 async def _split_range(conn: Conn, task: ClaimedTask, revision: Revision) -> InlineResult:
     span = _get_task_range(task)
     if span is None:
-        raise Invalid([Fault("scope", "range_splitter needs a block range to split")])
+        raise Invalid(
+            [
+                Fault(
+                    "scope",
+                    "range_splitter needs a block range to split; trigger its source with a range",
+                )
+            ]
+        )
     out = revision.outputs[0]
     if task.invalidation_id is not None:
         # Forward the whole range: the partitions of consumers may have other boundaries.

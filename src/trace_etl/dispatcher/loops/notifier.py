@@ -73,7 +73,7 @@ class Notifier:
     async def _send(self, http: httpx.AsyncClient, item: DueNotification) -> None:
         secret = self.secrets.find(item.org_id, item.secret)
         if secret is None:
-            raise NotDelivered(f"the secret {item.secret!r} is missing or empty")
+            raise NotDelivered(f"the secret {item.secret!r} is missing or empty; set it")
         content = json.dumps(
             {
                 "notification_id": str(item.notification_id),

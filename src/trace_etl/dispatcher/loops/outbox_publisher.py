@@ -169,10 +169,10 @@ class OutboxPublisher:
 
 
 def _choose_group(row: LeasedRow) -> str | None:
-    """Jobs take turns: work downstream starts before the last task upstream.
+    """Return the group of a wake-up in its queue, which delivers groups in turns.
 
-    Retries take turns of their own: their data is older than what the job has not started yet. So do
-    tasks of blocks before those of tasks that already wait; the queue finds these by their positions.
+    Each job is a group, so that work downstream starts before the last task upstream. Retries of a job are
+    a group of their own, because their data is older than that of tasks which have not started yet.
     """
     if row.job_id is None:
         return None

@@ -389,7 +389,7 @@ def _repeat_or_refusal(completion: Completion, state: FenceState | None) -> str 
     if state.completion_hash == completion.content_hash:
         return state.status
     return CompletionMismatch(
-        f"attempt {fence.attempt} was already completed with different content"
+        f"attempt {fence.attempt} was already completed with different content; do not repeat it"
     )
 
 
@@ -398,10 +398,12 @@ def _make_refusal(fence: Fence, state: FenceState | None) -> TraceError:
     if state is None:
         return NotFound(f"no task {fence.task_id}")
     if state.attempt != fence.attempt:
-        return LeaseLost("stale_attempt", f"attempt {state.attempt} is the current one")
+        return LeaseLost(
+            "stale_attempt", f"attempt {state.attempt} is the current one; stop this one"
+        )
     if state.lease_token != fence.lease_token:
-        return LeaseLost("stale_lease", "another lease holds this attempt")
-    return LeaseLost("not_running", f"the task is {state.status}")
+        return LeaseLost("stale_lease", "another lease holds this attempt; stop it")
+    return LeaseLost("not_running", f"the task is {state.status}; stop this attempt")
 
 
 async def explain_refusal(conn: Conn, fence: Fence) -> TraceError:

@@ -233,7 +233,7 @@ class InternalApi:
             handler = self._route(request.method, path)
             headers = _parse_headers(request.headers)
             if request.has_large_body:
-                raise TooLarge(f"the body exceeds {MAX_BODY_BYTES} bytes")
+                raise TooLarge(f"the body exceeds {MAX_BODY_BYTES} bytes; send less at once")
             return await handler(headers, request.body, query)
         except TraceError as error:
             return self._answer_refused(error, path)
@@ -254,7 +254,7 @@ class InternalApi:
     def _route(self, method: str, path: str) -> Handler:
         methods = self._routes.get(path)
         if methods is None:
-            raise NotFound(f"unknown path {path}")
+            raise NotFound(f"unknown path {path}; `GET {openapi.PATH}` describes all calls")
         handler = methods.get(method)
         if handler is None:
             raise MethodNotAllowed(f"{path} allows only {', '.join(methods)}")
@@ -294,7 +294,9 @@ def _parse_headers(pairs: list[tuple[bytes, bytes]]) -> Headers:
         names = [name for name, _ in pairs]
         for credential in (_WORKER_TOKEN, _CAPABILITY, _AUTHORIZATION):
             if names.count(credential) > 1:
-                raise Unauthenticated(f"header {credential.decode()} was sent more than once")
+                raise Unauthenticated(
+                    f"header {credential.decode()} was sent more than once; send it once"
+                )
     return headers
 
 

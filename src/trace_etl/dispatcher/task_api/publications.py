@@ -38,7 +38,9 @@ def _verify(
     field, own = f"datasets_published.{position}", item.storage_ref.ref()
     ref = StorageRef(**grant.storage_ref) if grant.prefix else None
     if ref is None or replace(own, glob=ref.glob) != ref:
-        raise Forbidden(f"the token does not let this attempt publish {own.url}")
+        raise Forbidden(
+            f"the token does not let this attempt publish {own.url}; publish its own prefix"
+        )
     partition = item.partition(Scope(**caller.scope) if caller.scope else None)
     if partition is None:
         raise OutputNotReady("the token of an older release has no scope; run the attempt again")
@@ -50,7 +52,7 @@ def _verify(
     except FalseMarker as error:
         raise Invalid([Fault(f"{field}.storage_ref", str(error))]) from error
     except StorageError as error:
-        raise Unavailable(f"cannot verify {field}: {error}") from error
+        raise Unavailable(f"cannot verify {field}: {error}; try again") from error
     if marker.verified and (span is None or _get_range(marker.verified) != (span.start, span.end)):
         raise Invalid(
             [Fault(field, f"blocks {_get_range(marker.verified)} were verified, not {key}")]

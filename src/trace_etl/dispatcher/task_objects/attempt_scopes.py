@@ -83,12 +83,16 @@ async def lock_lease(conn: Conn, fence: Fence) -> None:
 
 
 def require_read(scope: ObjectScope, address: ObjectAddress) -> None:
-    """Raises Forbidden if the scope does not allow to read the address."""
+    """Check that the scope allows reading the address. Raises Forbidden."""
     if not scope.can_read(address):
-        raise Forbidden(f"the token does not let this attempt read {address.url}")
+        raise Forbidden(
+            f"the token does not let this attempt read {address.url}; its payload lists the prefixes"
+        )
 
 
 def require_write(scope: ObjectScope, address: ObjectAddress) -> None:
-    """Raises Forbidden if the scope does not allow to write the address."""
+    """Check that the scope allows writing the address. Raises Forbidden."""
     if not scope.can_write(address):
-        raise Forbidden(f"the token does not let this attempt write {address.url}")
+        raise Forbidden(
+            f"the token does not let this attempt write {address.url}; its payload lists the prefixes"
+        )

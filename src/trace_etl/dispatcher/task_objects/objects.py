@@ -107,7 +107,9 @@ class TaskObjects:
         try:
             lease_token = UUID(headers[LEASE_HEADER.lower().encode()].decode("latin-1"))
         except (KeyError, ValueError) as error:
-            raise Unauthenticated(f"{LEASE_HEADER} is missing or not a UUID") from error
+            raise Unauthenticated(
+                f"{LEASE_HEADER} is missing or not a UUID; send the lease token of the attempt"
+            ) from error
         fence = Fence(capability.task_id, capability.attempt, lease_token)
         await self.scopes.require_lease(capability, fence)
         return ObjectCaller(capability, fence, await self.scopes.get(capability))
@@ -171,7 +173,9 @@ class TaskObjects:
 
     def _check_size(self, size: int) -> None:
         if size > self.max_bytes:
-            raise TooLarge(f"an object may have at most {self.max_bytes} bytes")
+            raise TooLarge(
+                f"an object may have at most {self.max_bytes} bytes; write several objects"
+            )
 
     async def _receive(self, fence: Fence, upload: FileUpload, body: BodyStream) -> None:
         size = 0
@@ -254,7 +258,7 @@ def _parse_range(header: bytes | None, size: int) -> tuple[int, int]:
         start = int(first)
         length = min(int(last) if last else size - 1, size - 1) - start + 1
     if length <= 0 or start >= size:
-        raise RangeNotSatisfiable(f"the object has {size} bytes")
+        raise RangeNotSatisfiable(f"the object has {size} bytes; ask for a range inside of it")
     return start, length
 
 
@@ -308,7 +312,7 @@ def _open_reader(store: FileStore, address: ObjectAddress) -> FileReader:
     try:
         return FileReader(store, f"{address.bucket}/{address.key}")
     except (ObjectMissing, NotAnObject) as error:
-        raise NotFound(f"there is no object {address.url}") from error
+        raise NotFound(f"there is no object {address.url}; check the address") from error
     except StorageError as error:
         raise Unavailable(f"cannot read {address.url}; try again") from error
 

@@ -26,6 +26,6 @@ class WrittenBytes:
             self._written.popitem(last=False)
         if written > self._max_bytes:
             raise TooLarge(
-                f"the objects of this attempt have more than {self._max_bytes} bytes"
-                " (TRACE_MAX_ATTEMPT_BYTES)"
+                f"the objects of this attempt have more than {self._max_bytes} bytes; "
+                "write less, or raise TRACE_MAX_ATTEMPT_BYTES"
             )

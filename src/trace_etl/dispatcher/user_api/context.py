@@ -99,7 +99,7 @@ async def _find_user(request: Request) -> Caller:
     async with _get_context(request).pool.connection() as conn:
         role = await users.get_role(conn, user.org_id, user.name)
     if role is None:
-        raise Forbidden(f"user {user.name!r} is unknown or disabled")
+        raise Forbidden(f"user {user.name!r} is unknown or disabled; ask an admin")
     return Caller(user.org_id, user.name, role)
 
 

@@ -92,7 +92,7 @@ async def _run_process(call: Call, environment: Mapping[str, str]) -> bytes:
     if process.returncode == -signal.SIGXCPU:
         raise call.limits.refusal()
     if process.returncode:
-        raise RuntimeError(f"the deploy process ended with code {process.returncode}; see its log")
+        raise RuntimeError(f"the deploy process ended with code {process.returncode}; see the log")
     result = cast("bytes | TraceError", pickle.loads(output))  # noqa: S301 - our own process
     if isinstance(result, TraceError):
         raise result

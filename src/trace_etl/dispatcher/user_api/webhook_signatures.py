@@ -37,7 +37,9 @@ class Signature:
         # Compare with every secret in constant time, so that the response time reveals nothing.
         matches = [hmac.compare_digest(self._digest(body, s), signature.encode()) for s in secrets]
         if not self.signature.startswith(_VERSION) or not any(matches):
-            raise Unauthenticated("unknown webhook, or the signature is not valid")
+            raise Unauthenticated(
+                "unknown webhook, or the signature is not valid; check the URL and the secret"
+            )
         if abs(time.time() - int(self.timestamp)) > window.total_seconds():
             raise Unauthenticated("X-Trace-Timestamp is too far from the current time; sign again")
 

@@ -37,7 +37,7 @@ def find_result_faults(
     consequences = {(check.dataset_version, check.name): check.on_failure for check in defined}
     given = {(result.dataset_version, result.partition_key, result.name) for result in reported}
     if len(given) < len(reported):
-        yield Fault("checks", "has two results of one check for one partition")
+        yield Fault("checks", "has two results of one check for one partition; report one")
     for n, result in enumerate(reported):
         consequence = consequences.get((result.dataset_version, result.name))
         if consequence is None:

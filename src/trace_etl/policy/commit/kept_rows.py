@@ -8,7 +8,7 @@ _MODULUS = 2**256
 
 @dataclass(frozen=True)
 class RowSet:
-    """What a certificate says of the rows of a partition."""
+    """The rows of a partition, as its certificate describes them."""
 
     row_sum: str | None
     """The sum of the row hashes, as hexadecimal digits; None if it is not known."""

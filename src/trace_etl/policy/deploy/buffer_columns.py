@@ -22,7 +22,7 @@ class ColumnChange:
 
     added: list[Column] = field(default_factory=list[Column])
     problems: list[tuple[str | None, str]] = field(default_factory=list[tuple[str | None, str]])
-    """What rows do not allow: the column, or None for the key, and the reason."""
+    """Changes that existing rows do not allow: the column, or None for the key, and the reason."""
 
 
 def find_column_changes(

@@ -186,7 +186,7 @@ def describe_lost_rows(jobs: Sequence[str]) -> str:
 
 
 def describe_readers(readers: Mapping[str, list[str]]) -> str:
-    """Say which jobs of other DAGs read which names."""
+    """Describe which jobs of other DAGs read which names."""
     read = "; ".join(f"{name} is read by {', '.join(jobs)}" for name, jobs in readers.items())
     return f"{read}: change these jobs first, or allow breaking them (--allow-breaking)"
 

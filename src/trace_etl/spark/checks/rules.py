@@ -65,7 +65,7 @@ def _check_condition(parser: SqlParser, check: TaskCheck, sql: str, rows: DataFr
     try:
         tree = check_query(parser, "\n".join((_BEFORE, sql, ")")), [_ROWS]).tree
         if not _is_expression(tree):
-            raise BadSql("a condition is one expression over the columns, without a subquery")
+            raise BadSql("must be one expression over the columns, without a subquery")
         kind = rows.select(F.expr(sql)).schema.fields[0].dataType
         if not isinstance(kind, BooleanType):
             raise BadSql(f"must be boolean, not {kind.simpleString()}")

@@ -33,7 +33,7 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
     [output] = context.task.outputs
     dsn = context.settings.data_dsn
     if dsn is None:
-        raise BadTask(f"output {output.name}: append needs Postgres data (TRACE_DATA_DSN)")
+        raise BadTask(f"output {output.name}: append needs Postgres data; set TRACE_DATA_DSN")
     frame = cast_to_stored(result.frame, output)
     target = _make_target(context, output, frame)
     try:
@@ -62,7 +62,7 @@ def cast_to_stored(frame: DataFrame, output: TaskOutput, *, is_buffered: bool = 
     missing = [name for name in output.unique_key if name not in frame.columns]
     if missing:
         raise BadSql(
-            f"output {output.name}: the result has no column {missing[0]}, which the unique_key names"
+            f"output {output.name}: the result has no column {missing[0]}, which the unique_key names; select it"
         )
     for name in set(RESERVED) & set(frame.columns):  # readers would treat the table as buffered
         raise BadSql(f"output {output.name}: the column name {name} is reserved; rename the column")

@@ -34,7 +34,9 @@ def write(context: OperatorContext, result: Frame) -> TaskResult:
     """Write batches under the attempt's prefix and publish them. Raises BadSql or BadTask."""
     [output] = context.task.outputs
     if context.link is None or context.link.publish is None:
-        raise BadTask(f"output {output.name}: this runner is not connected to a Dispatcher")
+        raise BadTask(
+            f"output {output.name}: this runner is not connected to a Dispatcher; run the task on a worker"
+        )
     frame = cast_to_stored(cast_to_declared(result.frame, output), output, is_buffered=True)
     writer = _BatchWriter(context.settings.objects, output.storage_ref)
     written = map_batches(frame.coalesce(1), writer, _REPORT_TYPE)
@@ -57,7 +59,9 @@ def cast_to_declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
     types = {column["name"]: column["type"] for column in output.columns or ()}
     for field in frame.schema.fields:
         if field.name not in types:
-            raise BadSql(f"output {output.name}: the published schema has no column {field.name}")
+            raise BadSql(
+                f"output {output.name}: the published schema has no column {field.name}; add it, or do not select it"
+            )
         if not holds_without_loss(types[field.name], field.dataType.simpleString()):
             raise BadSql(
                 f"output {output.name}: column {field.name} is {field.dataType.simpleString()}, "
@@ -65,7 +69,9 @@ def cast_to_declared(frame: DataFrame, output: TaskOutput) -> DataFrame:
             )
     for column in output.columns or ():
         if column["name"] not in frame.columns and not column["nullable"]:
-            raise BadSql(f"output {output.name}: the result has no column {column['name']}")
+            raise BadSql(
+                f"output {output.name}: the result has no column {column['name']}; select it"
+            )
     return frame.select(
         *(F.col(quote_name(n)).cast(_choose_spark_type(types[n])).alias(n) for n in frame.columns)
     )

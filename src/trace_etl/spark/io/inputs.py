@@ -90,7 +90,9 @@ def load(
         for file in marker.files
     ]
     if not all(key.endswith(".parquet") for key in keys):
-        raise BadTask(f"input {task_input.name} has CSV or JSON files, which no job can read")
+        raise BadTask(
+            f"input {task_input.name} has CSV or JSON files, which no job can read; remove its `format`"
+        )
     is_small = sum(marker.bytes for marker in markers) <= SMALL_BYTES
     limits = [] if _are_inside(partitions, scope) else _list_limits(schema, scope)
     if time_range is not None and task_input.time_column is not None:
@@ -197,7 +199,9 @@ def _list_time_limits(
     """The rows of a day or hour. Seconds are counted from 1970."""
     column = task_input.time_column or ""
     if column not in schema.names:
-        raise BadTask(f"input {task_input.name}, time: there is no column {column}")
+        raise BadTask(
+            f"input {task_input.name}, time: there is no column {column}; name one of the input"
+        )
     kind = schema[column].dataType
     start, end = (_convert_bound(time, kind) for time in time_range)
     if isinstance(kind, DateType) and start == end:
@@ -225,7 +229,9 @@ def where_columns(task_input: TaskInput, schema: StructType) -> list[Column]:
     conditions: list[Column] = []
     for name, value in (task_input.where or {}).items():
         if name not in schema.names:
-            raise BadTask(f"input {task_input.name}, where: there is no column {name}")
+            raise BadTask(
+                f"input {task_input.name}, where: there is no column {name}; name one of the input"
+            )
         kind = schema[name].dataType
         items = cast("list[Any]", value if isinstance(value, list) else [value])
         conditions.append(F.col(quote_name(name)).isin([literal(item, kind) for item in items]))
@@ -238,5 +244,7 @@ def literal(value: Any, kind: DataType) -> Column:
         try:
             return F.lit(bytearray.fromhex(value[2:]))
         except ValueError as error:
-            raise BadTask(f"where: {value} is not hexadecimal") from error
+            raise BadTask(
+                f"where: {value} is not hexadecimal; write 0x and an even number of digits"
+            ) from error
     return F.lit(value)

@@ -44,5 +44,5 @@ def find_output_schemas(name: str) -> OutputSchemas | None:
 def _find_module(name: str) -> Any:
     operator = OPERATORS.get(name)
     if operator is None or not operator.is_for_workers:
-        raise BadTask(f"operator {name}: this worker cannot run it")
+        raise BadTask(f"operator {name}: this worker cannot run it; update the worker")
     return importlib.import_module(operator.module or f"{__name__}.{name}")

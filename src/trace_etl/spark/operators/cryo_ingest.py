@@ -67,8 +67,9 @@ def _choose_finality(context: OperatorContext, config: IngestConfig) -> Finality
 def _make_source(
     context: OperatorContext, urls: tuple[str, ...], config: IngestConfig
 ) -> RpcSource:
-    """All endpoints at once in the first attempt. Later attempts read from one endpoint each, in
-    turn, in case the endpoints serve different forks.
+    """Make the source of the reads, with all endpoints at once in the first attempt.
+
+    Later attempts read from one endpoint each, in turn, in case the endpoints serve different forks.
     """
     turn = (context.task.attempt - 1) % len(urls)
     is_first = context.task.attempt == 1

@@ -72,7 +72,7 @@ def _make_labels(spark: SparkSession, base: Input, config: EnrichConfig) -> Inpu
 def _check_columns(frame: DataFrame, names: list[str], side: str) -> None:
     for name in names:
         if name not in frame.columns:
-            raise BadTask(f"enrich: {side} has no column {name}")
+            raise BadTask(f"enrich: {side} has no column {name}; correct `on` or `columns`")
 
 
 def _quote(name: str) -> str:

@@ -36,7 +36,9 @@ def run(context: OperatorContext, config: IntegrityConfig) -> Frame:
     schema = SCHEMAS[config.table]
     missing = [name for name in _KEYS[config.table] if name not in cold.columns]
     if missing:
-        raise BadTask(f"integrity_check: the input has no column {missing[0]} of {config.table}")
+        raise BadTask(
+            f"integrity_check: the input has no column {missing[0]} of {config.table}; correct `table`"
+        )
     columns = [name for name in schema.names if name in cold.columns]
     ranges = sample_ranges(start, end, config.sample_blocks)
     chain = _read_chain(context.spark, config.table, context.rpc_urls(config.rpc), ranges)

@@ -65,7 +65,7 @@ def _find_program(context: OperatorContext, name: str) -> Path:
         raise BadTask("native: this worker has no directory of programs; set TRACE_PROGRAMS_DIR")
     program = directory / name
     if not program.is_file() or not os.access(program, os.X_OK):
-        raise BadTask(f"native, config.program: {program} is not an executable file")
+        raise BadTask(f"native, config.program: {program} is not an executable file; put it there")
     return program
 
 

@@ -34,7 +34,9 @@ _STATUSES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 def translate_error(error: Exception, *, is_alive: bool) -> TraceError:
     """Return the error to report for a failed task."""
     if not is_alive or is_spark_lost(error):
-        return SparkLost("Spark stopped or became unreachable while the task ran")
+        return SparkLost(
+            "Spark stopped or became unreachable while the task ran; see the log of the worker"
+        )
     if _is_of_python_worker(error) and (raised := parse_executor_error(str(error))):
         return raised
     summary = first_line(error)[:_MAX_LENGTH]

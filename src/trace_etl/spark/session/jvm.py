@@ -231,7 +231,7 @@ def _build_environment(gateway_file: Path, *, is_local: bool) -> dict[str, str]:
 def _find_spark_home() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SparkNotStarted("the pyspark package is not installed")
+        raise SparkNotStarted("the pyspark package is not installed; run `pip install trace-etl`")
     return Path(spec.origin).parent
 
 
@@ -239,11 +239,13 @@ def _read_major_version(home: Path) -> int:
     """Read the Java version from the `release` file of a Java home."""
     release = home / "release"
     if not release.is_file():
-        raise SparkNotStarted(f"{home} is not a Java home: it has no release file")
+        raise SparkNotStarted(
+            f"{home} is not a Java home: it has no release file; correct TRACE_JAVA_HOME"
+        )
     for line in release.read_text().splitlines():
         if line.startswith("JAVA_VERSION="):
             return int(line.split('"')[1].split(".")[0])
-    raise SparkNotStarted(f"{release} has no JAVA_VERSION")
+    raise SparkNotStarted(f"{release} has no JAVA_VERSION; correct TRACE_JAVA_HOME")
 
 
 def _await_gateway(process: subprocess.Popen[bytes], file: Path, log: Path) -> tuple[int, str]:
@@ -255,7 +257,9 @@ def _await_gateway(process: subprocess.Popen[bytes], file: Path, log: Path) -> t
         if time.monotonic() > deadline:
             process.kill()
             process.wait()
-            raise SparkNotStarted(f"the JVM did not listen within {_START_SECONDS:.0f} s")
+            raise SparkNotStarted(
+                f"the JVM did not listen within {_START_SECONDS:.0f} s; see {log}"
+            )
         time.sleep(_POLL_SECONDS)
     content = file.read_bytes()
     file.unlink()

@@ -81,7 +81,7 @@ def _check_class(node: PlanNode) -> None:
 
 
 def _open_scope(node: PlanNode, relations: frozenset[str]) -> Iterator[_Scoped]:
-    """The query and the CTEs of a WITH. Each CTE sees the ones before it, and itself if recursive."""
+    """Yield the query and the CTEs of a WITH. Each CTE sees those before it, and itself if recursive."""
     query, ctes = node.nodes()
     is_recursive = "=true" in node.parts
     for cte in ctes.nodes():

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from trace_etl.spark.sql_guard.plan_tree import PlanNode
 
-# They pass on all columns of what they read, as other names or positions, or without naming them.
+# Plans that pass on all columns of what they read: by other names, by position or without names.
 _UNNAMED = frozenset(
     {"UnresolvedStar", "UnresolvedStarExceptOrReplace", "UnresolvedStarWithColumns"}
     | {"UnresolvedRegex", "NaturalJoin"}
@@ -40,7 +40,7 @@ def find_named_columns(tree: PlanNode) -> frozenset[str] | None:
 
 
 def _walk(tree: PlanNode) -> Iterator[tuple[PlanNode, bool]]:
-    """Yield every node, and whether all columns of a relation there would be part of a result.
+    """Yield every node, and whether all columns of a relation at that node would be part of a result.
 
     They would be unless the plan around them chooses columns. A plan in an expression is a new one.
     """

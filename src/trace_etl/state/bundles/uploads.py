@@ -62,7 +62,9 @@ async def start_upload(
             " one of the same name again to replace it"
         )
     if await _fetch_value(conn, _IS_BEING_SWEPT, values):
-        raise Unavailable("the object of an earlier upload of this content is being deleted")
+        raise Unavailable(
+            "the object of an earlier upload of this content is being deleted; try again"
+        )
     return await _fetch_value(conn, _START, values)
 
 

@@ -78,7 +78,9 @@ def _make_faults(located: Located, n: int, entry: Publication, change: ColumnCha
         path = ("publish", n, *(inside if column is not None else ()))
         what = f"{column!r} {problem}" if column is not None else problem
         rule = f"{what}, but {entry.name!r} has rows; only nullable columns can be added"
-        faults.append(located.fault(path, f"{rule}. Undo this, or publish under another name"))
+        faults.append(
+            located.fault(path, f"{rule}. Undo this change, or publish under another name")
+        )
     return faults
 
 

@@ -59,7 +59,7 @@ async def get_event(conn: Conn, org_id: UUID, event_id: UUID) -> EventItem:
     """Read one event. Raises NotFound."""
     event = await fetch_one(conn, EventItem, _GET, {"org_id": org_id, "event_id": event_id})
     if event is None:
-        raise NotFound(f"no event {event_id}")
+        raise NotFound(f"no event {event_id}; `GET /v1/events` lists them")
     return event
 
 

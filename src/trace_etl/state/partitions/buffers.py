@@ -196,7 +196,7 @@ async def redeliver_batch(conn: Conn, org_id: UUID, publish_id: UUID) -> None:
     if (await conn.execute(_REDELIVER, values)).rowcount:
         return
     await get_batch(conn, org_id, publish_id)
-    raise Conflict(f"batch {publish_id} is already written")
+    raise Conflict(f"batch {publish_id} is already written; nothing is left to deliver")
 
 
 _DROP = """

@@ -48,9 +48,9 @@ async def prove_kept_rows(
 ) -> list[NewPartition]:
     """Compare outputs with the partitions they were made from, and give them their verification.
 
-    Outputs whose inputs cannot be compared are returned unchanged: only parts of input partitions, inputs
-    of an older release or that were rewritten meanwhile, other columns if the writer did not report the
-    sums of their rows. Raises RowsChanged.
+    An output is returned unchanged if it cannot be compared: it has only a part of an input partition, an
+    input was rewritten meanwhile or was made by an older release, or its columns differ and the writer did
+    not report the sums of the rows. Raises RowsChanged.
     """
     values = {
         "task_id": fence.task_id,

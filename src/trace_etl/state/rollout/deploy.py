@@ -152,7 +152,9 @@ def _require_outputs(dag: Dag, columns: Mapping[OutputName, list[dict[str, str]]
     """Raise Invalid if columns are given for something that is not an output of the DAG."""
     outputs = {(job.name, output) for job in dag.jobs for output in job.outputs}
     faults = [
-        Fault(f"columns[{n}]", f"{job}.{output} is not an output of this DAG")
+        Fault(
+            f"columns[{n}]", f"{job}.{output} is not an output of this DAG; leave out its columns"
+        )
         for n, (job, output) in enumerate(columns)
         if (job, output) not in outputs
     ]

@@ -62,7 +62,9 @@ async def roll_back(conn: Conn, org_id: UUID, dag: str) -> RolledBack:
     await rollouts.lock(conn, org_id, dag)
     current = await rollouts.get_current(conn, org_id, dag)
     if current.previous_version is None:
-        raise NothingToRollBack(f"the DAG {dag} has no version before {current.dag_version}")
+        raise NothingToRollBack(
+            f"the DAG {dag} has no version before {current.dag_version}; deploy the text that you want"
+        )
     version = {"dag_version": current.previous_version}
     returning = await (await conn.execute(_RETURNING, version)).fetchall()
     revisions: list[UUID] = [row[0] for row in returning]

@@ -126,7 +126,9 @@ async def get_building(conn: Conn, org_id: UUID, dag: str) -> BuildingRollout:
     """Return the rollout of a DAG that is being built. Raises NotFound, Conflict."""
     current = await get_current(conn, org_id, dag)
     if current.rollout_id is None or current.state != "building":
-        raise Conflict(f"the DAG {dag} has no rollout in progress")
+        raise Conflict(
+            f"the DAG {dag} has no rollout in progress; `trace rollout {dag}` shows the last one"
+        )
     return BuildingRollout(current.rollout_id, org_id, current.dag_id, dag, current.dag_version)
 
 

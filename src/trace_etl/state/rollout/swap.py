@@ -41,7 +41,9 @@ async def swap(conn: Conn, rollout: BuildingRollout, *, covered_as_of: str | Non
     """
     await rollouts.lock(conn, rollout.org_id, rollout.dag)
     if not (await conn.execute(_COMPLETE, {"rollout_id": rollout.rollout_id})).rowcount:
-        raise Conflict(f"the rollout of {rollout.dag} has already ended")
+        raise Conflict(
+            f"the rollout of {rollout.dag} has already ended; `trace rollout {rollout.dag}` shows it"
+        )
     key = {"dag_id": rollout.dag_id, "dag_version": rollout.dag_version}
     await conn.execute(_SWAP_JOBS, key)
     await delivery_log.set_reason(conn, "deploy" if covered_as_of is not None else "promote")
@@ -55,7 +57,7 @@ async def swap(conn: Conn, rollout: BuildingRollout, *, covered_as_of: str | Non
         conn, rollout.rollout_id, covered_as_of
     ):
         raise NotCovered(
-            f"{rollout.dag}: a partition was committed to the old generation meanwhile"
+            f"{rollout.dag}: a partition was committed to the old generation meanwhile; try again"
         )
     moved: list[UUID] = [row[0] for row in rows]
     await backfill_consumers.backfill_readers(conn, moved)

@@ -100,7 +100,9 @@ async def trigger(
     if source is None or not source.active:
         raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
     if source.activation != "source" or source.kind is None or source.kind not in kinds:
-        raise Conflict(f"job {job!r} cannot be triggered: it is not a {' or '.join(kinds)} source")
+        raise Conflict(
+            f"job {job!r} cannot be triggered: it is not a {' or '.join(kinds)} source; name one"
+        )
     scope = _check_scope(source.kind, job, scope)
     if source.has_function:
         return await _create_task(conn, source, scope)
@@ -122,13 +124,20 @@ def _check_scope(kind: str, job: str, scope: TriggerScope) -> TriggerScope:
         return TriggerScope(scheduled_time=scope.scheduled_time or now)
     if scope.scheduled_time is not None:
         raise Conflict(
-            f"job {job!r} is a manual source: only a cron source takes the time of a tick"
+            f"job {job!r} is a manual source: only a cron source takes the time of a tick; leave it out"
         )
     if not has_scope and scope.payload is None:
         rule = "is required for a manual source, or `cursor`, `partition_key` or `payload`"
         raise Invalid([Fault("start", rule)])
     if len(orjson.dumps(scope.payload)) > _MAX_PAYLOAD_BYTES:
-        raise Invalid([Fault("payload", f"must have at most {_MAX_PAYLOAD_BYTES} bytes")])
+        raise Invalid(
+            [
+                Fault(
+                    "payload",
+                    f"must have at most {_MAX_PAYLOAD_BYTES} bytes; store the data and send its address",
+                )
+            ]
+        )
     span = scope.span or (Range.from_key(scope.key) if scope.key else None)
     return TriggerScope(span, scope.cursor, scope.key, None, scope.payload)
 
@@ -177,7 +186,7 @@ async def _create_task(conn: Conn, source: _Source, scope: TriggerScope) -> Trig
         parameters=scope.parameters,
     )
     if not task.is_same:
-        raise Conflict(f"{key or scope.cursor} was triggered before with a different payload")
+        raise _make_conflict(key or scope.cursor)
     retried: Sequence[UUID] = ()
     if not task.created:
         retried = await retries.retry_caused(conn, source.dag_id, task_ids=[task.task_id])
@@ -196,7 +205,7 @@ async def _find_last_event(conn: Conn, source: _Source, span: Range) -> UUID:
     values = {"dataset_version": source.dataset_version, "start": span.start, "end": span.end}
     row = await (await conn.execute(_FIND_LAST_EVENT, values)).fetchone()
     if row is None:
-        raise NotFound(f"{span.key} was triggered before, but its event has been deleted")
+        raise _make_deleted(span.key)
     return row[0]
 
 
@@ -219,13 +228,23 @@ async def _trigger_key(
         return _make_reply(source, [event_id], key, scope.cursor, created=True)
     row = await (await conn.execute(_FIND_TRIGGERED, values)).fetchone()
     if row is None or row[0] is None:
-        raise NotFound(
-            f"{key or scope.cursor} was triggered before, but its event has been deleted"
-        )
+        raise _make_deleted(key or scope.cursor)
     if (row[1] and bytes(row[1])) != values["hash"]:
-        raise Conflict(f"{key or scope.cursor} was triggered before with a different payload")
+        raise _make_conflict(key or scope.cursor)
     retried = await retries.retry_caused(conn, source.dag_id, event_ids=[row[0]])
     return _make_reply(source, [row[0]], key, scope.cursor, retried=retried)
+
+
+def _make_conflict(scope: str | int | None) -> Conflict:
+    return Conflict(
+        f"{scope} was triggered before with a different payload; send that payload, or another key"
+    )
+
+
+def _make_deleted(scope: str | int | None) -> NotFound:
+    return NotFound(
+        f"{scope} was triggered before, but its event has been deleted; backfill the consumers instead"
+    )
 
 
 def _make_reply(

@@ -109,7 +109,7 @@ async def deliver(
     existing = await (await conn.execute(_DELIVERED, values)).fetchone()
     if existing is None or existing[0] is None:
         raise NotFound(
-            f"delivery {delivery_id!r} was accepted before, but its event has been deleted"
+            f"delivery {delivery_id!r} was accepted before, but its event has been deleted; send a new id"
         )
     if bytes(existing[1]) != body_hash:
         raise _make_conflict(delivery_id)
@@ -135,4 +135,6 @@ async def _create_task(
 
 
 def _make_conflict(delivery_id: str) -> Conflict:
-    return Conflict(f"delivery {delivery_id!r} was accepted before with a different body")
+    return Conflict(
+        f"delivery {delivery_id!r} was accepted before with a different body; send a new id"
+    )

@@ -1,6 +1,6 @@
 """Prefixes that nothing refers to: measure them, take the ones that are due, forget deleted ones.
 
-Postgres decides, in transactions that the object store is no part of. A prefix that `take_due` returned can
+Postgres decides, in transactions that do not include the object store. A prefix that `take_due` returned can
 never be committed or pinned again, so it may be deleted at any later time, by any number of processes, and
 again after a crash. The row is deleted last.
 """

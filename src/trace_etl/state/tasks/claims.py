@@ -160,5 +160,5 @@ async def get_claimed(conn: Conn, task_id: UUID) -> ClaimedTask:
     """Return the payload columns of a task in any status. Raises NotFound."""
     rows = await conn.rows(_GET, {"task_id": task_id.hex}, ClaimedTask._make)
     if not rows:
-        raise NotFound(f"no task {task_id}")
+        raise NotFound(f"no task {task_id}; `trace tasks` lists them")
     return rows[0]

@@ -120,9 +120,9 @@ SELECT t.task_id, t.status
 
 
 async def retry_downstream(conn: Conn, job_id: UUID, span: Range) -> list[UUID]:
-    """Run failed and canceled tasks of a source's consumers, direct and indirect, in a range again.
+    """Run tasks of a range again that failed or were canceled, of all jobs downstream of a source.
 
-    Returns the tasks.
+    Returns the tasks that run again.
     """
     values = {"job_id": job_id, "start": span.start, "end": span.end}
     return await _run_again(conn, await (await conn.execute(_FIND_DOWNSTREAM, values)).fetchall())
@@ -139,9 +139,9 @@ SELECT t.task_id, t.status
 async def retry_caused(
     conn: Conn, dag_id: UUID, *, event_ids: Sequence[UUID] = (), task_ids: Sequence[UUID] = ()
 ) -> list[UUID]:
-    """Run failed and canceled ones of these tasks, and of all that these roots caused in their DAG, again.
+    """Run tasks again that failed or were canceled: these tasks, and all that the roots caused in their DAG.
 
-    Returns the tasks.
+    Returns the tasks that run again.
     """
     values = {"dag_id": dag_id, "event_ids": list(event_ids), "task_ids": list(task_ids)}
     return await _run_again(conn, await (await conn.execute(_FIND_CAUSED, values)).fetchall())

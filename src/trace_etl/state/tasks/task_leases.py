@@ -26,12 +26,14 @@ async def require_lease(conn: Conn, org_id: UUID, task_id: UUID, attempt: int) -
     """Raise LeaseLost unless the attempt is the current one, runs and holds its lease."""
     lease = await fetch_one(conn, TaskLease, _GET, {"task_id": task_id, "org_id": org_id})
     if lease is None:
-        raise LeaseLost("not_running", "the task no longer exists")
+        raise LeaseLost("not_running", "the task no longer exists; stop this attempt")
     if lease.attempt != attempt:
-        raise LeaseLost("stale_attempt", f"attempt {lease.attempt} is the current one")
+        raise LeaseLost(
+            "stale_attempt", f"attempt {lease.attempt} is the current one; stop this one"
+        )
     if lease.status != "Running":
-        raise LeaseLost("not_running", f"the task is {lease.status}")
+        raise LeaseLost("not_running", f"the task is {lease.status}; stop this attempt")
     if lease.cancel_requested:
-        raise LeaseLost("canceled", "the task is being canceled")
+        raise LeaseLost("canceled", "the task is being canceled; stop this attempt")
     if not lease.is_held:
         raise LeaseLost("lease_expired", "the lease has expired; send heartbeats while reading")

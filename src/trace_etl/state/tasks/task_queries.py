@@ -82,7 +82,7 @@ async def get_task(conn: Conn, org_id: UUID | None, task_id: UUID) -> TaskWithFa
     """Read one task, of any org if `org_id` is None. Raises NotFound."""
     task = await fetch_one(conn, TaskWithFacts, _GET, {"org_id": org_id, "task_id": task_id})
     if task is None:
-        raise NotFound(f"no task {task_id}")
+        raise NotFound(f"no task {task_id}; `trace tasks` lists them")
     return task
 
 

@@ -18,7 +18,7 @@ class DagText(UserRequest):
 
 class PlanRequest(DagText):
     from_version: UUID | None = None
-    """Plan the way from this version of the DAG. Default: the deployed one."""
+    """Plan the change from this version of the DAG. Default: the deployed one."""
 
 
 class ColumnItem(UserRequest):

@@ -49,7 +49,7 @@ class MinuteItem(Reply):
 
 
 class HealthProblem(Reply):
-    """Something that a person should look at, with what it is about."""
+    """A problem that a person should look at, and the object that has it."""
 
     kind: ProblemKind
     message: str

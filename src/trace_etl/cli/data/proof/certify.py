@@ -41,7 +41,7 @@ def certify(
     try:
         target.write_text(signed["jws"] + "\n")
     except OSError as error:
-        fail([f"--output: cannot write {target}: {error.strerror}"])
+        fail([f"--output: cannot write {target}: {error.strerror}; choose another file"])
     answer = {"file": str(target), "kid": signed["kid"], "partitions": signed["partitions"]}
     print_answer(answer, as_json, _print_written)
 

@@ -151,7 +151,9 @@ def _verify_manifest(path: Path, files: Path, key: Path | None, home: Path) -> A
 
     manifest = _open_manifest(path, key, home)
     if not files.is_dir():
-        fail([f"--files: {files} is not a directory"], _EXIT_USAGE)
+        fail(
+            [f"--files: {files} is not a directory; name the directory with the copy"], _EXIT_USAGE
+        )
     source, checked = CopiedFiles(files), Checked()
     checked.problems += check_links(manifest.partitions)
     checked.problems += source.list_additional(manifest.partitions)
@@ -166,7 +168,10 @@ def _open_manifest(path: Path, key: Path | None, home: Path) -> "Manifest":
         text = path.read_text()
         keys: Any = json.loads(key.read_text()) if key is not None else None
     except (OSError, ValueError) as error:
-        fail([f"cannot read the manifest or its keys: {error}"], _EXIT_USAGE)
+        fail(
+            [f"cannot read the manifest or its keys: {error}; check --manifest and --key"],
+            _EXIT_USAGE,
+        )
     if keys is None:
         with session(home) as client:
             keys = client.get("/v1/certificate-keys")

@@ -45,7 +45,7 @@ def _parse_param(option: str) -> tuple[str, Any]:
     try:
         return name, _TYPES[kind](text)
     except (ValueError, KeyError):
-        fail([f"--param {option!r}: {text!r} is not of type {kind}"])
+        fail([f"--param {option!r}: {text!r} is not of type {kind}; correct the value or its type"])
 
 
 def _infer(text: str) -> Any:

@@ -18,9 +18,13 @@ def require_output(caller: Capability, dataset_uuid: UUID, version: UUID | None)
     """Return the token's grant for an output. Raises Forbidden."""
     grant = caller.outputs.get(dataset_uuid)
     if grant is None:
-        raise Forbidden(f"dataset {dataset_uuid} is not an output of this task")
+        raise Forbidden(
+            f"dataset {dataset_uuid} is not an output of this task; name one of its outputs"
+        )
     if version is not None and version != grant.dataset_version:
-        raise Forbidden(f"the token is for another version of dataset {dataset_uuid}")
+        raise Forbidden(
+            f"the token is for another version of dataset {dataset_uuid}; name the version of the payload"
+        )
     return grant
 
 

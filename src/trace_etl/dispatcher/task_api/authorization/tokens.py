@@ -57,7 +57,9 @@ class Capability(NamedTuple):
     def require(self, fence: Fence) -> None:
         """Check that the body names this task and attempt. Raises Forbidden."""
         if fence.task_id != self.task_id or fence.attempt != self.attempt:
-            raise Forbidden("the token is for another task or attempt")
+            raise Forbidden(
+                "the token is for another task or attempt; send the token of this attempt"
+            )
 
     def is_nearly_expired(self, now: float) -> bool:
         """Return whether two thirds of its lifetime have passed."""
@@ -130,10 +132,10 @@ class PemSigner:
             except FileNotFoundError:
                 continue  # removed by a rotation meanwhile
             if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
-                raise ValueError(f"{path.name} is not a P-256 key")
+                raise ValueError(f"{path.name} is not a P-256 key; replace or delete it")
             keys[path.stem] = key
         if not keys:
-            raise ValueError(f"no signing key in {self._directory}")
+            raise ValueError(f"no signing key in {self._directory}; add one")
         self._generation += keys.keys() != self._keys.keys()
         self._keys = keys
         self._newest = max(keys)
@@ -202,7 +204,7 @@ class TaskTokens:
     def verify(self, token: str | None) -> Capability:
         """Verify a token and return its capability. Raises Unauthenticated."""
         if not token:
-            raise Unauthenticated("X-Trace-Task-Capability is missing")
+            raise Unauthenticated("X-Trace-Task-Capability is missing; send the token of the claim")
         if self._generation != self._signer.generation():
             self._generation = self._signer.generation()
             self._known.clear()  # tokens of a removed key are no longer valid
@@ -211,7 +213,7 @@ class TaskTokens:
             capability = self._verify(token)
             self._store(token, capability)
         if capability.expires_at <= time.time():
-            raise Unauthenticated("the capability token has expired")
+            raise Unauthenticated("the capability token has expired; heartbeats return a new one")
         return capability
 
     def renew(self, token: str) -> str:
@@ -232,7 +234,9 @@ class TaskTokens:
             kid = jwt.get_unverified_header(token).get("kid")
             key = self._signer.public_key(kid) if isinstance(kid, str) else None
             if key is None:
-                raise Unauthenticated("the capability token is signed by an unknown key")
+                raise Unauthenticated(
+                    "the capability token is signed by an unknown key; send the token of the claim"
+                )
             claims: dict[str, Any] = jwt.decode(
                 token,
                 key,
@@ -244,7 +248,9 @@ class TaskTokens:
             )
             return _read_capability(claims)
         except (jwt.PyJWTError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Unauthenticated("the capability token is not valid") from error
+            raise Unauthenticated(
+                "the capability token is not valid; send the token of the claim"
+            ) from error
 
     def _store(self, token: str, capability: Capability) -> None:
         self._known[_hash_token(token)] = capability

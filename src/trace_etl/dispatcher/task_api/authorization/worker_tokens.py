@@ -23,7 +23,9 @@ class WorkerTokens:
             return
         self._watched.refresh_now()  # the token may have been added within the last millisecond
         if not self._matches(presented):
-            raise Unauthenticated("X-Trace-Worker-Token is missing or not valid")
+            raise Unauthenticated(
+                "X-Trace-Worker-Token is missing or not valid; send the current worker token"
+            )
 
     def _matches(self, presented: bytes) -> bool:
         results = [hmac.compare_digest(presented, token) for token in self._tokens]

@@ -107,5 +107,7 @@ def _parse_position(token: str) -> ChangePosition:
     try:
         xid, source, key, subkey = decode_key(token, (int, int, UUID, str))
     except ValueError as error:
-        raise Invalid([Fault("after", "must be the id of an event of this stream")]) from error
+        raise Invalid(
+            [Fault("after", "is not the id of an event of this stream; leave it out to start now")]
+        ) from error
     return ChangePosition(xid, source, key, subkey)

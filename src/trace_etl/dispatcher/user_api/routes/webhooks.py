@@ -46,7 +46,7 @@ async def deliver(
     signature.verify(body, ctx.webhooks.get_secrets(source), window=ctx.webhooks.window)
     assert source is not None  # the signature of an unknown webhook is never valid
     if len(body) > (max_bytes := source.options.get("max_bytes", MAX_BYTES)):
-        raise TooLarge(f"the body exceeds the limit of this source, {max_bytes} bytes")
+        raise TooLarge(f"the body exceeds the limit of this source, {max_bytes} bytes; send less")
     payload = _parse(body)
     scope = find_scope(payload, source.options.get("scope"))
     if not x_trace_delivery.isascii() or not x_trace_delivery.isprintable() or not x_trace_delivery:
@@ -80,7 +80,7 @@ async def _read_body(request: Request) -> bytes:
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MAX_BYTES:
-            raise TooLarge(f"the body exceeds {_MAX_BYTES} bytes")
+            raise TooLarge(f"the body exceeds {_MAX_BYTES} bytes; send less")
     return bytes(body)
 
 

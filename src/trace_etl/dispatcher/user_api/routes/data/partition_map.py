@@ -76,5 +76,5 @@ def _choose_window(
     start = start if start is not None else first or 0
     end = end if end is not None else max(last or 0, start)
     if end < start:
-        raise Invalid([Fault("end", f"{end} is before `start` ({start})")])
+        raise Invalid([Fault("end", f"{end} is before `start` ({start}); exchange them")])
     return Window(start, end, min(buckets, end - start + 1))

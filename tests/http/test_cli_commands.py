@@ -379,7 +379,7 @@ def test_an_unreachable_stack_and_a_rejected_token_are_reported_differently(
     wrong = tmp_path / "wrong.jwt"
     wrong.write_text("nonsense")
     connect(shell.home, shell.live, 1, user_token=str(wrong))
-    assert shell.refused("tasks") == ["error: the token is not valid"]
+    assert shell.refused("tasks") == ["error: the token is not valid; get a new one"]
     wrong.unlink()
     (line,) = shell.refused("tasks")
     assert str(wrong) in line and "trace up" in line

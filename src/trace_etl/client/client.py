@@ -42,7 +42,9 @@ def connect(
         path = Path(home or os.environ.get("TRACE_HOME") or _DEFAULT_HOME)
         return Client(connect_home(path.expanduser()))
     if api_url is None or query_url is None or token is None:
-        raise ValueError("connect() by URL needs all of api_url, query_url and token")
+        raise ValueError(
+            "connect() by URL needs all of api_url, query_url and token; give all three"
+        )
     return Client(open_client(api_url, query_url, token, None if ca is None else str(ca)))
 
 

@@ -61,7 +61,9 @@ class RangeFile(io.RawIOBase):
             with self._get(self._position, end) as response:
                 content = response.read()
             if len(content) != count:
-                raise FilesUnreadable(f"the object store sent {len(content)} of {count} bytes")
+                raise FilesUnreadable(
+                    f"the object store sent {len(content)} of {count} bytes; call scan() again"
+                )
             buffer[:count] = content
             self._position = end
         return count
@@ -89,7 +91,9 @@ class RangeFile(io.RawIOBase):
         response.read()
         if response.status == _FORBIDDEN:
             raise FilesUnreadable("the addresses of the files have expired; call scan() again")
-        raise FilesUnreadable(f"the object store answered with HTTP {response.status}")
+        raise FilesUnreadable(
+            f"the object store answered with HTTP {response.status}; call scan() again"
+        )
 
     def _send(self, start: int, end: int) -> HTTPResponse:
         if self._connection is None:

@@ -99,7 +99,9 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._max_body:
-                raise HTTPException(413, f"the body exceeds {self._max_body} bytes")
+                raise HTTPException(
+                    413, f"the body exceeds {self._max_body} bytes; send less at once"
+                )
             return message
 
         await self._app(scope, receive_limited, send)

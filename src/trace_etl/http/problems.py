@@ -197,7 +197,7 @@ async def _handle_http_exception(request: Request, error: Exception) -> JSONResp
     status = error.status_code
     detail = str(error.detail)
     if status == 400:  # FastAPI: the body is not text, or is nested too deeply
-        return problem_response(Invalid([Fault("body", "is not valid JSON")]))
+        return problem_response(Invalid([Fault("body", "is not valid JSON; correct it")]))
     if status in (404, 405):
         detail = f"unknown endpoint {request.method} {request.url.path}"
     code = _HTTP_CODES.get(status, "bad_request" if status < 500 else "internal")

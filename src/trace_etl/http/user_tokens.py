@@ -85,7 +85,7 @@ class UserKeys:
         except jwt.ExpiredSignatureError as error:
             raise Unauthenticated("the token has expired; get a new one") from error
         except (jwt.InvalidTokenError, ValueError) as error:
-            raise Unauthenticated("the token is not valid") from error
+            raise Unauthenticated("the token is not valid; get a new one") from error
 
     def _find_key(self, token: str) -> ec.EllipticCurvePublicKey:
         kid = jwt.get_unverified_header(token).get("kid")
@@ -124,7 +124,7 @@ class ServiceKeys(UserKeys):
     def require(self, token: str, service: str) -> None:
         """Check that the token belongs to a service. Raises Unauthenticated, Forbidden."""
         if self.verify(token).name != service:
-            raise Forbidden(f"this call is only for the service {service}")
+            raise Forbidden(f"this call is only for the service {service}; send its token")
 
 
 def _parse_user(claims: dict[str, Any], expected: str) -> User:

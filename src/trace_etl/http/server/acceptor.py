@@ -173,7 +173,7 @@ class Acceptor:
     def _release(self, slot: Slot) -> None:
         if slot in self._slots:
             self._slots.discard(slot)
-            # The connection refers to its slot. Both are freed at once, and not by the garbage collector.
+            # The connection refers to its slot: without this, both would wait for the garbage collector.
             slot.connection = None
             self._per_address[slot.address] -= 1
             if not self._per_address[slot.address]:

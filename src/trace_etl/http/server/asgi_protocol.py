@@ -63,7 +63,7 @@ class LimitedAsgiProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
-        # They refer to this protocol. Without them, it is freed at once, and not by the garbage collector.
+        # The callbacks refer to this protocol: once they are gone, it is freed without the garbage collector.
         self.cycle = cast("RequestResponseCycle", None)
         self.pipeline.clear()
         self._on_end()

@@ -1,4 +1,4 @@
-"""The process's limit of open files, which limits its connections, too."""
+"""The process's limit of open files, which also limits its connections."""
 
 import sys
 

@@ -109,7 +109,7 @@ class SmallHttpProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         # Let the running request finish: its item may be part of a batch with other callers' items.
         self._transport = None
-        # It refers to this protocol. Without it, this protocol is freed at once, and not by the garbage collector.
+        # The parser refers to this protocol: once it is gone, the protocol is freed without the garbage collector.
         self._parser = cast("httptools.HttpRequestParser", None)
         self._waiting.clear()
         self._writable.set()

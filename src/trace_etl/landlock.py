@@ -120,7 +120,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _apply(ruleset: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise _last_error()
+        raise _make_last_error()
     _call(_RESTRICT_SELF, ruleset, 0)
     _drop_capabilities(libc)
 
@@ -130,20 +130,20 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     held = ctypes.create_string_buffer(24)
     if libc.capget(header, held) != 0:
-        raise _last_error()
+        raise _make_last_error()
     _effective, permitted, *_ = struct.unpack("=6I", held.raw)
     kept = permitted & _KEPT_CAPABILITIES
     if libc.capset(header, struct.pack("=6I", kept, kept, 0, 0, 0, 0)) != 0:
-        raise _last_error()
+        raise _make_last_error()
 
 
 def _call(number: int, *arguments: object) -> int:
     result = ctypes.CDLL(None, use_errno=True).syscall(number, *arguments)
     if result < 0:
-        raise _last_error()
+        raise _make_last_error()
     return result
 
 
-def _last_error() -> OSError:
+def _make_last_error() -> OSError:
     code = ctypes.get_errno()
     return OSError(code, f"Landlock: {os.strerror(code)}")

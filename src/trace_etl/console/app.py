@@ -110,11 +110,11 @@ class Console:
                 "this link was used or has expired; run `trace console` to get a new one"
             )
         user = await self._identify(token)
-        self._sessions.close(request.cookies.get(_cookie_name(request), ""))
+        self._sessions.close(request.cookies.get(_make_cookie_name(request), ""))
         key, session = self._sessions.open(token)
         response = _describe(user, session)
         response.set_cookie(
-            _cookie_name(request),
+            _make_cookie_name(request),
             key,
             max_age=int(self._sessions.session_seconds),
             secure=_is_https(request),
@@ -125,7 +125,7 @@ class Console:
 
     async def get_session(self, request: Request) -> Response:
         """Return the user of the session, their role, and the CSRF token; 204 without a session."""
-        session = self._sessions.find(request.cookies.get(_cookie_name(request), ""))
+        session = self._sessions.find(request.cookies.get(_make_cookie_name(request), ""))
         if session is None:  # not an error: the page asks first, and then shows the login
             return Response(status_code=204)
         return _describe(await self._identify(session.token), session)
@@ -133,10 +133,10 @@ class Console:
     async def log_out(self, request: Request) -> Response:
         """End the session."""
         _check_csrf(request, self._find(request))
-        self._sessions.close(request.cookies[_cookie_name(request)])
+        self._sessions.close(request.cookies[_make_cookie_name(request)])
         response = Response(status_code=204)
         response.delete_cookie(
-            _cookie_name(request), secure=_is_https(request), httponly=True, samesite="strict"
+            _make_cookie_name(request), secure=_is_https(request), httponly=True, samesite="strict"
         )
         return response
 
@@ -148,14 +148,14 @@ class Console:
         return await self._proxy.forward(request, session.token)
 
     def _find(self, request: Request) -> Session:
-        session = self._sessions.find(request.cookies.get(_cookie_name(request), ""))
+        session = self._sessions.find(request.cookies.get(_make_cookie_name(request), ""))
         if session is None:
             raise Unauthenticated("log in: run `trace console` and open the link that it prints")
         return session
 
     async def _identify(self, token: str) -> dict[str, Any]:
         """Return the user of a token. Raises Unauthenticated, Forbidden, Unavailable."""
-        answer = await self._proxy.who_is(token)
+        answer = await self._proxy.identify(token)
         try:
             content = await answer.aread()
         finally:
@@ -164,7 +164,7 @@ class Console:
             kind = Unauthenticated if answer.status_code == 401 else Forbidden
             raise kind(str(orjson.loads(content).get("detail", "the token is not valid")))
         if answer.is_error:
-            raise Unavailable(f"the user API answered with HTTP {answer.status_code}")
+            raise Unavailable(f"the user API answered with HTTP {answer.status_code}; try again")
         return cast(dict[str, Any], orjson.loads(content))
 
 
@@ -185,16 +185,16 @@ class CsrfMismatch(Forbidden, code="csrf_mismatch"):
     """A request that changes something lacks the token of its session."""
 
 
-def _cookie_name(request: Request) -> str:
+def _make_cookie_name(request: Request) -> str:
     """Name the cookie after the port: browsers share cookies between the ports of a host."""
     if _is_https(request):
         return "__Host-trace-session"
-    return f"trace-session-{urlsplit(_origin(request)).port or 80}"
+    return f"trace-session-{urlsplit(_get_origin(request)).port or 80}"
 
 
 def _is_https(request: Request) -> bool:
-    return _origin(request).startswith("https:")
+    return _get_origin(request).startswith("https:")
 
 
-def _origin(request: Request) -> str:
+def _get_origin(request: Request) -> str:
     return str(request.scope["trace.origin"])

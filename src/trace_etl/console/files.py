@@ -1,4 +1,4 @@
-"""The static files of the page, read once. Their address contains their hash, so browsers keep them."""
+"""The static files of the page, read once. Their addresses contain a hash of them, so browsers keep them."""
 
 import gzip
 import hashlib

@@ -77,7 +77,9 @@ class Guard:
         path: str = scope["path"]
         is_private = path.startswith(_PRIVATE)
         if is_private and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            raise Forbidden("requests of other sites are refused")
+            raise Forbidden("requests of other sites are refused; open the console itself")
         if scope["method"] not in _READS and is_private and headers.get("origin") != own:
-            raise Forbidden("the Origin of a request that changes something must be the console's")
+            raise Forbidden(
+                "the Origin of a request that changes something must be the console's; send it from its page"
+            )
         return own

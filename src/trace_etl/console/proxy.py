@@ -27,7 +27,7 @@ class Proxy:
     api_url: str
     query_url: str
 
-    async def who_is(self, token: str) -> httpx.Response:
+    async def identify(self, token: str) -> httpx.Response:
         """Ask the user API for the user of a token and the user's role. Raises Unavailable."""
         return await self._send(self.http.build_request("GET", f"{self.api_url}/v1/me"), token)
 

@@ -36,28 +36,28 @@ class Sessions:
     def create_link(self, token: str) -> str:
         """Return a code that opens one session with this token, once."""
         code = secrets.token_urlsafe(32)
-        self._links[_digest(code)] = (token, self.clock() + self.link_seconds)
+        self._links[_hash_secret(code)] = (token, self.clock() + self.link_seconds)
         while len(self._links) > _MAX_LINKS:
             self._links.popitem(last=False)
         return code
 
     def redeem(self, code: str) -> str | None:
         """Return the token of a link and forget the link; None if it was used or has expired."""
-        token, expires_at = self._links.pop(_digest(code), ("", 0.0))
+        token, expires_at = self._links.pop(_hash_secret(code), ("", 0.0))
         return token if token and expires_at > self.clock() else None
 
     def open(self, token: str) -> tuple[str, Session]:
         """Open a session. Returns its secret id, which becomes the cookie."""
         key = secrets.token_urlsafe(32)
         session = Session(token, self.clock() + self.session_seconds)
-        self._sessions[_digest(key)] = session
+        self._sessions[_hash_secret(key)] = session
         while len(self._sessions) > _MAX_SESSIONS:
             self._sessions.popitem(last=False)
         return key, session
 
     def find(self, key: str) -> Session | None:
         """Return the session of a cookie; None if there is none, or it has expired."""
-        session = self._sessions.get(_digest(key))
+        session = self._sessions.get(_hash_secret(key))
         if session is not None and session.expires_at <= self.clock():
             self.close(key)
             return None
@@ -65,9 +65,9 @@ class Sessions:
 
     def close(self, key: str) -> None:
         """End a session."""
-        self._sessions.pop(_digest(key), None)
+        self._sessions.pop(_hash_secret(key), None)
 
 
-def _digest(secret: str) -> str:
+def _hash_secret(secret: str) -> str:
     # Keys are compared by dictionary lookup: of a hash, so that timing says nothing about the secret.
     return hashlib.sha256(secret.encode()).hexdigest()

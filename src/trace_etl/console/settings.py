@@ -19,7 +19,7 @@ class ConsoleSettings(BaseSettings):
     api_url: str
     query_url: str
     tls_ca: Path | None = None
-    """Verifies the certificates of the two services. Default: the authorities of the system."""
+    """Authority of the certificates of both services (PEM). Default: the authorities of the system."""
     console_host: str = "127.0.0.1"
     console_port: int
     console_origins: tuple[str, ...] = Field(

@@ -272,42 +272,42 @@ class _SignatureParser:
             name = self._read_name("the event's name")
         self._expect("(")
         parameters = self._parse_parameters()
-        anonymous = self._accept("anonymous")
-        self._accept(";")
-        if self._peek():
+        anonymous = self._accept_token("anonymous")
+        self._accept_token(";")
+        if self._peek_token():
             raise self._make_error("the end")
         return EventAbi(name, parameters, anonymous)
 
     def _parse_parameters(self) -> tuple[Parameter, ...]:
         parameters: list[Parameter] = []
-        while not self._accept(")"):
+        while not self._accept_token(")"):
             if parameters:
                 self._expect(",")
             kind = self._parse_type()
-            indexed = self._accept("indexed")
+            indexed = self._accept_token("indexed")
             parameters.append(
                 Parameter(self._read_optional_name() or f"arg{len(parameters)}", kind, indexed)
             )
         return tuple(parameters)
 
     def _parse_type(self) -> AbiType:
-        name = self._read_name("a type") if self._peek() != "(" else "tuple"
+        name = self._read_name("a type") if self._peek_token() != "(" else "tuple"
         if name == "tuple":
             self._expect("(")
             kind: AbiType = self._parse_components()
         else:
             kind = parse_elementary(name)
             if name == "address":
-                self._accept("payable")
+                self._accept_token("payable")
         suffixes: list[str] = []
-        while (token := self._peek()) and token.startswith("["):
-            suffixes.append(self._next())
+        while (token := self._peek_token()) and token.startswith("["):
+            suffixes.append(self._take_token())
         return _wrap_in_arrays(kind, suffixes)
 
     def _parse_components(self) -> TupleOf:
         names: list[str] = []
         items: list[AbiType] = []
-        while not self._accept(")"):
+        while not self._accept_token(")"):
             if items:
                 self._expect(",")
             items.append(self._parse_type())
@@ -317,29 +317,29 @@ class _SignatureParser:
         return _make_tuple(tuple(names), tuple(items))
 
     def _read_optional_name(self) -> str:
-        return "" if self._peek() in (",", ")") else self._read_name("a name")
+        return "" if self._peek_token() in (",", ")") else self._read_name("a name")
 
     def _read_name(self, expected: str) -> str:
-        token = self._peek()
+        token = self._peek_token()
         if not token or not (token[0].isalpha() or token[0] in "_$"):
             raise self._make_error(expected)
-        return self._next()
+        return self._take_token()
 
-    def _accept(self, token: str) -> bool:
-        if self._peek() != token:
+    def _accept_token(self, token: str) -> bool:
+        if self._peek_token() != token:
             return False
-        self._next()
+        self._take_token()
         return True
 
     def _expect(self, token: str) -> None:
-        if not self._accept(token):
+        if not self._accept_token(token):
             raise self._make_error(repr(token))
 
-    def _peek(self) -> str:
+    def _peek_token(self) -> str:
         token = _TOKEN.match(self._text, self._at)
         return token[1] if token else self._text[self._at :].strip()[:1]
 
-    def _next(self) -> str:
+    def _take_token(self) -> str:
         token = _TOKEN.match(self._text, self._at)
         assert token is not None
         self._at = token.end()

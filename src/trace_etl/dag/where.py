@@ -56,7 +56,7 @@ class _FilterParser:
                 self._fail("conditions can be joined only with AND")
 
     def _parse_comparison(self) -> object:
-        match = self._next()
+        match = self._take_token()
         if match and match["sign"] == "=":
             return self._parse_literal()
         if match and (match["name"] or "").upper() == "IN":
@@ -66,14 +66,14 @@ class _FilterParser:
     def _parse_list(self) -> list[object]:
         self._expect("(")
         items = [self._parse_literal()]
-        while (match := self._next()) and match["sign"] == ",":
+        while (match := self._take_token()) and match["sign"] == ",":
             items.append(self._parse_literal())
         if not match or match["sign"] != ")":
             self._fail("expected , or )")
         return items
 
     def _parse_literal(self) -> object:
-        match = self._next()
+        match = self._take_token()
         if match and match["text"]:
             return match["text"][1:-1].replace("''", "'")
         if match and match["number"]:
@@ -83,17 +83,17 @@ class _FilterParser:
         return self._fail("expected text in quotes, a number, true or false")
 
     def _expect(self, sign: str) -> None:
-        match = self._next()
+        match = self._take_token()
         if not match or match["sign"] != sign:
             self._fail(f"expected {sign}")
 
     def _read_token(self, group: str, expected: str) -> str:
-        match = self._next()
+        match = self._take_token()
         if match and match[group]:
             return match[group]
         return self._fail(f"expected {expected}")
 
-    def _next(self) -> re.Match[str] | None:
+    def _take_token(self) -> re.Match[str] | None:
         rest = self.text[self.at :]
         self.last = self.at + len(rest) - len(rest.lstrip())
         match = _TOKEN.match(self.text, self.at)

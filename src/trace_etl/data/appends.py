@@ -127,12 +127,12 @@ def merge_rows(conn: Conn, target: AppendTarget) -> int:
         raise StaleWriter(
             f"attempt {target.attempt} is outdated: a later attempt has written; stop this one"
         )
-    count = conn.execute(_upsert_statement(target)).rowcount
+    count = conn.execute(_make_upsert(target)).rowcount
     drop_staging(conn, target)
     return count
 
 
-def _upsert_statement(target: AppendTarget) -> sql.Composed:
+def _make_upsert(target: AppendTarget) -> sql.Composed:
     """Of several rows with the same key, keep the row of the newest block."""
     names: Sequence[str] = target.schema.names
     other_columns = [name for name in names if name not in target.key]

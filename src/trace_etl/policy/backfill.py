@@ -68,13 +68,13 @@ def plan_chunks(
     `input_spans` are the partitions that the job reads; None: the job can run for any range.
     `density` is the number of rows per block, from which row counts are estimated.
     """
-    known = [e for e in existing if _overlap(e.span, requested)]
+    known = [e for e in existing if _overlaps(e.span, requested)]
     chunks = [Chunk(e.span, "rebuild" if force else "there", e.rows) for e in known]
     if input_spans is None:
         free = _subtract([requested], (e.span for e in known))
         spans = [Range(a, b) for span in free for a, b in split_range(span.start, span.end, size)]
     else:
-        covered = [span for span in input_spans if _overlap(span, requested)]
+        covered = [span for span in input_spans if _overlaps(span, requested)]
         spans = _subtract(covered, (e.span for e in existing))
         without_input = _subtract([requested], [*covered, *(e.span for e in known)])
         chunks += [Chunk(span, "no_input", None) for span in without_input]
@@ -84,7 +84,7 @@ def plan_chunks(
     return sorted(chunks, key=lambda chunk: chunk.span.start)
 
 
-def _overlap(a: Range, b: Range) -> bool:
+def _overlaps(a: Range, b: Range) -> bool:
     return a.start <= b.end and b.start <= a.end
 
 

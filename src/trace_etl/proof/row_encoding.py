@@ -173,10 +173,10 @@ def _encode_column(column: _Array) -> tuple[Any, _Array | None]:
         numbers = (column.fill_null(zero) if column.null_count else column).to_numpy(
             zero_copy_only=False
         )
-        return _to_bytes(numbers.astype(">i8")), None
+        return _convert_to_bytes(numbers.astype(">i8")), None
     content = _encode_content(column)
     offsets = _read_offsets(content)
-    return _to_bytes(np.diff(offsets).astype(">i8")), content
+    return _convert_to_bytes(np.diff(offsets).astype(">i8")), content
 
 
 def _encode_content(column: _Array) -> _Array:
@@ -229,14 +229,14 @@ def _read_decimals(column: _Array) -> Any:
 def _read_floats(column: _Array, width: int) -> Any:
     numbers = column.fill_null(0.0) if column.null_count else column
     values = numbers.to_numpy(zero_copy_only=False)
-    rows = _to_bytes(values.astype(f">f{width}"))
+    rows = _convert_to_bytes(values.astype(f">f{width}"))
     if (is_nan := np.isnan(values)).any():
         rows = rows.copy()
         rows[is_nan] = np.frombuffer(_NAN[width], np.uint8)
     return rows
 
 
-def _to_bytes(values: Any) -> Any:
+def _convert_to_bytes(values: Any) -> Any:
     return values.view(np.uint8).reshape(len(values), values.itemsize)
 
 

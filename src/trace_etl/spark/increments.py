@@ -59,20 +59,20 @@ class Merge:
         """Merge two results of the same SELECT."""
         kinds = {field.name: field.dataType for field in second.schema.fields}
         merged = [
-            _MERGED_BY[function](_column(name)).cast(kinds[name]).alias(name)
+            _MERGED_BY[function](_quote_column(name)).cast(kinds[name]).alias(name)
             for name, function in self.functions.items()
         ]
-        rows = first.select(*map(_column, kinds)).unionAll(second)
-        grouped = rows.groupBy(*map(_column, self.keys)).agg(*merged)
-        return grouped.select(*map(_column, kinds))
+        rows = first.select(*map(_quote_column, kinds)).unionAll(second)
+        grouped = rows.groupBy(*map(_quote_column, self.keys)).agg(*merged)
+        return grouped.select(*map(_quote_column, kinds))
 
 
 def list_digests(task_input: TaskInput) -> dict[str, InputPartition]:
     """Return the partitions of an input by digest. Each attempt writes to a prefix of its own."""
-    return {_digest(partition): partition for partition in task_input.partitions}
+    return {_hash_partition(partition): partition for partition in task_input.partitions}
 
 
-def _digest(partition: InputPartition) -> str:
+def _hash_partition(partition: InputPartition) -> str:
     return hashlib.sha256(partition.storage_ref.ref().url.encode()).hexdigest()[:32]
 
 
@@ -88,7 +88,7 @@ def find_merge(frame: DataFrame) -> Merge | None:
     if not hasattr(frame, "_jdf"):  # Spark Connect does not show its plan
         return None
     plan = cast("Any", frame)._jdf.queryExecution().analyzed()
-    patterns = _patterns(frame)
+    patterns = _list_patterns(frame)
     if not plan.deterministic() or any(plan.containsPattern(pattern) for pattern in patterns):
         return None
     if class_name(plan) != "Aggregate" or not _is_row_wise(plan.child()):
@@ -103,7 +103,7 @@ def _is_exact(kind: DataType) -> bool:
     return isinstance(kind, _EXACT) and not has_collation
 
 
-def _patterns(frame: DataFrame) -> list[Any]:
+def _list_patterns(frame: DataFrame) -> list[Any]:
     """Expressions whose value depends on the time or the session, and subqueries."""
     jvm = cast("Any", frame.sparkSession)._jvm
     pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
@@ -147,5 +147,5 @@ def _find_function(value: Any) -> str | None:
     return name if name in _MERGED_BY else None
 
 
-def _column(name: str) -> Column:
+def _quote_column(name: str) -> Column:
     return F.col(quote_name(name))

@@ -31,7 +31,7 @@ def find_needed_columns(frame: DataFrame) -> dict[str, frozenset[str]]:
         if ids is None:
             unknown.add(name)
             continue
-        names = {str(column.name()) for column in items(leaf.output()) if _id(column) in ids}
+        names = {str(column.name()) for column in items(leaf.output()) if _read_id(column) in ids}
         needed[name] = needed.get(name, frozenset()) | names
     return {name: names for name, names in needed.items() if name not in unknown}
 
@@ -47,9 +47,9 @@ def _walk(plan: Any, ids: frozenset[int] | None) -> Iterator[tuple[Any, frozense
         yield plan, ids
         return
     if kind in ("Project", "Aggregate"):
-        ids = _references(plan)
+        ids = _list_references(plan)
     elif kind == "Filter" and ids is not None:
-        ids |= _references(plan)
+        ids |= _list_references(plan)
     elif kind != "Repartition":  # it uses no column
         ids = None
     for child in items(plan.children()):
@@ -58,9 +58,9 @@ def _walk(plan: Any, ids: frozenset[int] | None) -> Iterator[tuple[Any, frozense
         yield from _walk(subquery, None)
 
 
-def _references(plan: Any) -> frozenset[int]:
-    return frozenset(_id(column) for column in items(plan.references().toSeq()))
+def _list_references(plan: Any) -> frozenset[int]:
+    return frozenset(_read_id(column) for column in items(plan.references().toSeq()))
 
 
-def _id(column: Any) -> int:
+def _read_id(column: Any) -> int:
     return int(column.exprId().id())

@@ -91,7 +91,7 @@ ROW_RANGE: Json = {
 }
 
 
-def _of_kind(kind: str, scope: Json) -> Json:
+def _add_kind(kind: str, scope: Json) -> Json:
     return {**scope, "properties": {"kind": {"const": kind}, **scope["properties"]}}
 
 
@@ -105,7 +105,7 @@ class Invalidation(Request):
     model_config = ConfigDict(
         json_schema_extra={
             "allOf": [either("dataset_uuid", "dataset")],
-            "oneOf": [_of_kind("partition", PARTITION), _of_kind("row_range", ROW_RANGE)],
+            "oneOf": [_add_kind("partition", PARTITION), _add_kind("row_range", ROW_RANGE)],
         }
     )
 

@@ -11,14 +11,14 @@ from trace_etl.api.body import Block, Key, ListReply, Name, Reply, UserRequest, 
 MAX_ROOTS = 10_000
 
 
-def _to_utc(time: datetime) -> datetime:
+def _convert_to_utc(time: datetime) -> datetime:
     try:
         return time.astimezone(UTC)
     except OverflowError as error:
         raise ValueError("must be a time between the years 1 and 9999 in UTC") from error
 
 
-TickTime = Annotated[AwareDatetime, AfterValidator(_to_utc)]
+TickTime = Annotated[AwareDatetime, AfterValidator(_convert_to_utc)]
 
 
 class TriggerRequest(UserRequest):

@@ -31,7 +31,7 @@ def check_history(
     """
     report = _check_file(file, clock_skew)
     if as_json:
-        print_json(_to_document(report))
+        print_json(_make_document(report))
     else:
         _print_report(report)
     raise typer.Exit(0 if report.proven else _EXIT_REFUTED)
@@ -49,7 +49,7 @@ def _check_file(file: Path, clock_skew: float) -> "HistoryReport":
         raise typer.Exit(_EXIT_UNREADABLE) from error
 
 
-def _to_document(report: "HistoryReport") -> dict[str, Any]:
+def _make_document(report: "HistoryReport") -> dict[str, Any]:
     from dataclasses import asdict
 
     return {"proven": report.proven, **asdict(report)}

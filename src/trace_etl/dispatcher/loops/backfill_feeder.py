@@ -42,7 +42,7 @@ class BackfillFeeder:
             running = await steps.lock_next(conn, after)
             if running is None:
                 return None
-            created = await self._feed(conn, running)
+            created = await self._feed_backfill(conn, running)
             ended = await steps.finish(conn, running.backfill_id)
         if created:
             self.wake.outbox.set()
@@ -50,7 +50,7 @@ class BackfillFeeder:
             _log.info("backfill_ended", backfill_id=str(running.backfill_id), state=ended)
         return running.backfill_id
 
-    async def _feed(self, conn: Conn, running: RunningBackfill) -> int:
+    async def _feed_backfill(self, conn: Conn, running: RunningBackfill) -> int:
         if not running.is_current:
             await steps.cancel(conn, running.backfill_id, "the job was redeployed")
             return 0

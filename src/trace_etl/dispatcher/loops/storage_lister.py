@@ -55,7 +55,7 @@ class StorageLister:
             area = await listings.take_due(conn, interval=self.interval, hold=_HOLD)
         if area is None:
             return 0
-        found = await asyncio.to_thread(self._list, area)
+        found = await asyncio.to_thread(self._list_area, area)
         new = 0
         attempts = list(found.attempts.items())
         for start in range(0, len(attempts), _CHUNK):
@@ -66,7 +66,7 @@ class StorageLister:
             _log.info("unused_prefixes_found", area=area.prefix, prefixes=new)
         return 1
 
-    def _list(self, area: StorageArea) -> _Listing:
+    def _list_area(self, area: StorageArea) -> _Listing:
         listing, start = _Listing(), f"{self.store.org_root(area.org_id)}/{area.prefix}"
         for entry in self.store.list(start):
             attempt = split_attempt_key(entry.key.removeprefix(start))

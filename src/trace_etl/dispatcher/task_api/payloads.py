@@ -74,7 +74,8 @@ class Payloads:
     async def claimed(self, tasks: list[ClaimedTask]) -> list[bytes]:
         """Return the JSON answers to successful claims (`Claimed`)."""
         parts = [
-            self._build_from_cache(task) or await self._connected(partial(self._read, task=task))
+            self._build_from_cache(task)
+            or await self._run_connected(partial(self._read, task=task))
             for task in tasks
         ]
         await self._record_reads([part.permissions for part in parts])
@@ -100,7 +101,7 @@ class Payloads:
             return None
         return self._build(task, common, pinned, None, None)
 
-    async def _connected(self, call: Callable[[Conn], Awaitable[T]]) -> T:
+    async def _run_connected(self, call: Callable[[Conn], Awaitable[T]]) -> T:
         # The claim is already committed, so one broken connection must not fail the call.
         for tries_left in reversed(range(_TRIES)):
             try:
@@ -132,7 +133,7 @@ class Payloads:
         }
         if not missing:
             return
-        await self._connected(partial(read_grants.record, documents=missing))
+        await self._run_connected(partial(read_grants.record, documents=missing))
         for digest in missing:
             self._recorded[digest] = now
             self._recorded.move_to_end(digest)

@@ -92,7 +92,7 @@ class TaskObjects:
         if path == OBJECTS_PATH:
             if method != "GET":
                 raise MethodNotAllowed(f"{OBJECTS_PATH} allows only GET")
-            return await self._list(store, caller, query)
+            return await self._answer_list(store, caller, query)
         address = _parse_path(path)
         if method == "PUT":
             assert body is not None
@@ -100,7 +100,7 @@ class TaskObjects:
         if method not in METHODS:
             raise MethodNotAllowed(f"objects allow only {', '.join(METHODS)}")
         require_read(caller.scope, address)
-        return await self._get(store, address, headers, with_content=method == "GET")
+        return await self._answer_get(store, address, headers, with_content=method == "GET")
 
     async def _authorize(self, headers: Headers) -> ObjectCaller:
         capability = self.tokens.verify(headers.get(_CAPABILITY, b"").decode("latin-1"))
@@ -121,7 +121,7 @@ class TaskObjects:
 
     # --- reading ------------------------------------------------------------------------------
 
-    async def _get(
+    async def _answer_get(
         self, store: FileStore, address: ObjectAddress, headers: Headers, *, with_content: bool
     ) -> RpcAnswer:
         reader = await asyncio.to_thread(_open_reader, store, address)
@@ -210,7 +210,7 @@ class TaskObjects:
 
     # --- listing ------------------------------------------------------------------------------
 
-    async def _list(self, store: FileStore, caller: ObjectCaller, query: bytes) -> RpcAnswer:
+    async def _answer_list(self, store: FileStore, caller: ObjectCaller, query: bytes) -> RpcAnswer:
         values = parse_qs(query.decode("latin-1"))
         prefix = _parse_prefix(values)
         after = values.get("after", [""])[-1]

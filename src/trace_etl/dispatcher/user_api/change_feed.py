@@ -88,9 +88,9 @@ class ChangeFeed:
         self._orgs[org_id] = org
         org.listeners[user] += 1
         org.poller = org.poller or asyncio.create_task(self._poll(org_id, org))
-        return lambda: self._leave(org_id, user)
+        return lambda: self._remove_listener(org_id, user)
 
-    def _leave(self, org_id: UUID, user: str) -> None:
+    def _remove_listener(self, org_id: UUID, user: str) -> None:
         org = self._orgs[org_id]
         org.listeners[user] -= 1
         if not org.listeners[user]:

@@ -35,7 +35,9 @@ class Signature:
             raise Unauthenticated("X-Trace-Timestamp must be seconds since 1970")
         signature = self.signature.removeprefix(_VERSION)
         # Compare with every secret in constant time, so that the response time reveals nothing.
-        matches = [hmac.compare_digest(self._digest(body, s), signature.encode()) for s in secrets]
+        matches = [
+            hmac.compare_digest(self._compute_digest(body, s), signature.encode()) for s in secrets
+        ]
         if not self.signature.startswith(_VERSION) or not any(matches):
             raise Unauthenticated(
                 "unknown webhook, or the signature is not valid; check the URL and the secret"
@@ -43,7 +45,7 @@ class Signature:
         if abs(time.time() - int(self.timestamp)) > window.total_seconds():
             raise Unauthenticated("X-Trace-Timestamp is too far from the current time; sign again")
 
-    def _digest(self, body: bytes, secret: bytes) -> bytes:
+    def _compute_digest(self, body: bytes, secret: bytes) -> bytes:
         signed = sign(body, secret, self.timestamp, self.delivery_id, self.target)
         return signed.removeprefix(_VERSION).encode()
 

@@ -35,7 +35,7 @@ def to_decimals(words: _Array, bits: int) -> _Array:
 
 def to_wide(words: _Array, *, signed: bool) -> tuple[_Array, _Array, _Array]:
     """Return the 32 bytes unchanged, the decimal digits, and the nearest double."""
-    texts = _to_texts(words, signed=signed)
+    texts = _convert_to_texts(words, signed=signed)
     return to_binary(words), texts, pc.cast(texts, pa.float64())
 
 
@@ -47,7 +47,7 @@ def to_binary(values: _Array) -> _Array:
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), content])
 
 
-def _to_texts(words: _Array, *, signed: bool) -> _Array:
+def _convert_to_texts(words: _Array, *, signed: bool) -> _Array:
     top = words.view(">u8")[:, 0].astype(np.uint64)
     fits = top < _FITS_76_DIGITS
     if signed:

@@ -139,7 +139,7 @@ class _CheckedOutput:
         spark = self.context.spark
         parser = self.context.open_parser(spark)
         for check in checks:
-            referred = self._referred(check)
+            referred = self._load_referred(check)
             rules.check_rule(parser, check, self.rows, referred.schema if referred else None)
         measured = {
             f"m{n}": column
@@ -148,7 +148,7 @@ class _CheckedOutput:
         }
         values = self._aggregate(measured)
         total = self.row_count if self.row_count is not None else values["rows"]
-        return [self._judge(check, values.get(f"m{n}"), total) for n, check in enumerate(checks)]
+        return [self._evaluate(check, values.get(f"m{n}"), total) for n, check in enumerate(checks)]
 
     def _aggregate(self, measured: Mapping[str, Column]) -> dict[str, Any]:
         if not measured and self.row_count is not None:
@@ -166,35 +166,35 @@ class _CheckedOutput:
             return rules.newest_second(check.rule.column, self.rows.schema)
         return None
 
-    def _judge(self, check: TaskCheck, measured: Any, total: int) -> _Finding:
+    def _evaluate(self, check: TaskCheck, measured: Any, total: int) -> _Finding:
         rule = check.rule
         if check.kind == "rows":
-            return _judge_bounds(total, rule.min, rule.max)
+            return _evaluate_bounds(total, rule.min, rule.max)
         if rule.column is not None:
-            return _judge_age(measured, total, rule.column, rule.within_seconds or 0)
+            return _evaluate_age(measured, total, rule.column, rule.within_seconds or 0)
         if rule.sql is not None:
             condition = rules.is_false(rule.sql)
             problem = f"do not meet `{_shorten(rule.sql)}`"
-            return _judge_rows(measured, total, problem, lambda: self.rows.where(condition))
+            return _evaluate_rows(measured, total, problem, lambda: self.rows.where(condition))
         columns = ", ".join(rule.columns)
         if check.kind == "not_null":
             missing = rules.has_null(rule.columns)
             problem = f"have no value in {columns}"
-            return _judge_rows(measured, total, problem, lambda: self.rows.where(missing))
+            return _evaluate_rows(measured, total, problem, lambda: self.rows.where(missing))
         if check.kind == "unique":
             found = rules.find_duplicates(self.rows, rule.columns)
-            failing = _first_value(found.agg(F.sum("n"))) or 0
-            return _judge_rows(failing, total, f"share their {columns}", lambda: found)
-        referred = self._referred(check)
+            failing = _read_first_value(found.agg(F.sum("n"))) or 0
+            return _evaluate_rows(failing, total, f"share their {columns}", lambda: found)
+        referred = self._load_referred(check)
         assert referred is not None
         missing_rows = rules.find_missing(
             self.rows, rule.columns, referred, rule.to or rule.columns
         )
-        failing = _first_value(missing_rows.agg(F.count(F.lit(1))))
+        failing = _read_first_value(missing_rows.agg(F.count(F.lit(1))))
         problem = f"have {columns} that {rule.input or rule.output} does not have"
-        return _judge_rows(failing, total, problem, lambda: missing_rows)
+        return _evaluate_rows(failing, total, problem, lambda: missing_rows)
 
-    def _referred(self, check: TaskCheck) -> DataFrame | None:
+    def _load_referred(self, check: TaskCheck) -> DataFrame | None:
         """The rows that a `references` check compares with. Raises BadTask."""
         if check.kind != "references":
             return None
@@ -218,11 +218,11 @@ class _CheckedOutput:
         ]
 
 
-def _first_value(frame: DataFrame) -> Any:
+def _read_first_value(frame: DataFrame) -> Any:
     return cast("list[Any]", frame.collect())[0][0]
 
 
-def _judge_rows(
+def _evaluate_rows(
     failing: int, total: int, problem: str, sample: Callable[[], DataFrame]
 ) -> _Finding:
     if not failing:
@@ -230,7 +230,7 @@ def _judge_rows(
     return _Finding(False, total, failing, f"{failing} of {total} rows {problem}", sample)
 
 
-def _judge_bounds(total: int, least: int | None, most: int | None) -> _Finding:
+def _evaluate_bounds(total: int, least: int | None, most: int | None) -> _Finding:
     if least is not None and total < least:
         return _Finding(False, total, problem=f"{total} rows, but at least {least} are required")
     if most is not None and total > most:
@@ -238,7 +238,7 @@ def _judge_bounds(total: int, least: int | None, most: int | None) -> _Finding:
     return _Finding(True, total)
 
 
-def _judge_age(newest: float | None, total: int, column: str, within: int) -> _Finding:
+def _evaluate_age(newest: float | None, total: int, column: str, within: int) -> _Finding:
     if newest is None:
         return _Finding(False, total, problem=f"no row has a value in {column}")
     age = int(time.time() - newest)

@@ -147,24 +147,24 @@ _optional_binary = partial(parse_binary, optional=True)
 _optional_integers = partial(parse_integers, optional=True)
 
 
-def _binary(name: str, *, optional: bool = False) -> _Parsed:
+def _parse_binary_field(name: str, *, optional: bool = False) -> _Parsed:
     return _Parsed(_read_own(name), _optional_binary if optional else parse_binary)
 
 
-def _integer(name: str, *, optional: bool = False) -> _Parsed:
+def _parse_integer_field(name: str, *, optional: bool = False) -> _Parsed:
     return _Parsed(_read_own(name), _optional_integers if optional else parse_integers)
 
 
-def _fee(name: str) -> _Parsed:
+def _parse_fee_field(name: str) -> _Parsed:
     """A fee in wei. Anyone may offer fees of 256 bits, which a long does not hold."""
     return _Parsed(_read_own(name), parse_saturated)
 
 
-def _digits(name: str) -> _Parsed:
+def _parse_digits_field(name: str) -> _Parsed:
     return _Parsed(_read_own(name), write_decimals)
 
 
-def _receipt(name: str, parse: _Parse = _optional_integers) -> _Parsed:
+def _parse_receipt_field(name: str, parse: _Parse = _optional_integers) -> _Parsed:
     return _Parsed(_read_receipt(name), parse)
 
 
@@ -198,38 +198,38 @@ def _count_transactions(rows: _Rows) -> _Array:
 
 
 _HEADER: Mapping[str, _Build] = {
-    "parent_hash": _binary("parentHash"),
-    "uncles_hash": _binary("sha3Uncles"),
-    "author": _binary("miner"),
-    "state_root": _binary("stateRoot"),
-    "transactions_root": _binary("transactionsRoot"),
-    "receipts_root": _binary("receiptsRoot"),
-    "logs_bloom": _binary("logsBloom"),
-    "gas_limit": _integer("gasLimit"),
-    "gas_used": _integer("gasUsed"),
-    "extra_data": _binary("extraData"),
-    "timestamp": _integer("timestamp"),
-    "difficulty": _integer("difficulty"),
-    "mix_hash": _binary("mixHash", optional=True),
-    "nonce": _binary("nonce", optional=True),
+    "parent_hash": _parse_binary_field("parentHash"),
+    "uncles_hash": _parse_binary_field("sha3Uncles"),
+    "author": _parse_binary_field("miner"),
+    "state_root": _parse_binary_field("stateRoot"),
+    "transactions_root": _parse_binary_field("transactionsRoot"),
+    "receipts_root": _parse_binary_field("receiptsRoot"),
+    "logs_bloom": _parse_binary_field("logsBloom"),
+    "gas_limit": _parse_integer_field("gasLimit"),
+    "gas_used": _parse_integer_field("gasUsed"),
+    "extra_data": _parse_binary_field("extraData"),
+    "timestamp": _parse_integer_field("timestamp"),
+    "difficulty": _parse_integer_field("difficulty"),
+    "mix_hash": _parse_binary_field("mixHash", optional=True),
+    "nonce": _parse_binary_field("nonce", optional=True),
     "chain_id": _repeat_chain_id,
 }
 _BLOCKS: Mapping[str, _Build] = {
     **_HEADER,
-    "block_hash": _binary("hash"),
-    "block_number": _integer("number"),
-    "base_fee_per_gas": _fee("baseFeePerGas"),
+    "block_hash": _parse_binary_field("hash"),
+    "block_number": _parse_integer_field("number"),
+    "base_fee_per_gas": _parse_fee_field("baseFeePerGas"),
     "total_difficulty_binary": lambda rows: rows.share(_parse_total_difficulty)[0],
     "total_difficulty_string": lambda rows: rows.share(_parse_total_difficulty)[1],
     "total_difficulty_f64": lambda rows: rows.share(_parse_total_difficulty)[2],
-    "size": _integer("size", optional=True),
-    "withdrawals_root": _binary("withdrawalsRoot", optional=True),
-    "blob_gas_used": _integer("blobGasUsed", optional=True),
-    "excess_blob_gas": _integer("excessBlobGas", optional=True),
-    "parent_beacon_block_root": _binary("parentBeaconBlockRoot", optional=True),
-    "requests_hash": _binary("requestsHash", optional=True),
+    "size": _parse_integer_field("size", optional=True),
+    "withdrawals_root": _parse_binary_field("withdrawalsRoot", optional=True),
+    "blob_gas_used": _parse_integer_field("blobGasUsed", optional=True),
+    "excess_blob_gas": _parse_integer_field("excessBlobGas", optional=True),
+    "parent_beacon_block_root": _parse_binary_field("parentBeaconBlockRoot", optional=True),
+    "requests_hash": _parse_binary_field("requestsHash", optional=True),
     "transaction_count": _count_transactions,
-    "base_fee_per_gas_string": _digits("baseFeePerGas"),
+    "base_fee_per_gas_string": _parse_digits_field("baseFeePerGas"),
 }
 
 
@@ -270,22 +270,22 @@ def _measure_or_null(transaction: _Array) -> _Array:
 
 
 _TRANSACTIONS: Mapping[str, _Build] = {
-    "block_number": _integer("blockNumber"),
-    "transaction_index": _integer("transactionIndex"),
-    "transaction_hash": _binary("hash"),
-    "nonce": _integer("nonce"),
-    "from_address": _binary("from"),
-    "to_address": _binary("to", optional=True),
+    "block_number": _parse_integer_field("blockNumber"),
+    "transaction_index": _parse_integer_field("transactionIndex"),
+    "transaction_hash": _parse_binary_field("hash"),
+    "nonce": _parse_integer_field("nonce"),
+    "from_address": _parse_binary_field("from"),
+    "to_address": _parse_binary_field("to", optional=True),
     "value_binary": _share_wide("value", 0),
     "value_string": _share_wide("value", 1),
     "value_f64": _share_wide("value", 2),
     "input": lambda rows: rows.share(_parse_input)[0],
-    "gas_limit": _integer("gas"),
-    "gas_used": _receipt("gasUsed", parse_integers),
-    "gas_price": _fee("gasPrice"),
+    "gas_limit": _parse_integer_field("gas"),
+    "gas_used": _parse_receipt_field("gasUsed", parse_integers),
+    "gas_price": _parse_fee_field("gasPrice"),
     "transaction_type": _Parsed(lambda rows: pc.fill_null(rows.own("type"), "0x0"), parse_integers),
-    "max_priority_fee_per_gas": _fee("maxPriorityFeePerGas"),
-    "max_fee_per_gas": _fee("maxFeePerGas"),
+    "max_priority_fee_per_gas": _parse_fee_field("maxPriorityFeePerGas"),
+    "max_fee_per_gas": _parse_fee_field("maxFeePerGas"),
     # Before Byzantium a receipt has a state root instead of a status: the result is null.
     "success": lambda rows: pc.equal(rows.receipt("status"), "0x1"),
     "n_input_bytes": lambda rows: rows.share(_parse_input)[1],
@@ -295,35 +295,35 @@ _TRANSACTIONS: Mapping[str, _Build] = {
     "block_hash": _BLOCK_HASH,
     "timestamp": _BLOCK_TIME,
     "n_rlp_bytes": _measure_transactions,
-    "v": _integer("v", optional=True),
+    "v": _parse_integer_field("v", optional=True),
     "r": _Parsed(_read_own("r"), parse_padded),
     "s": _Parsed(_read_own("s"), parse_padded),
     "y_parity": lambda rows: pc.equal(rows.own("yParity"), "0x1"),
     "access_list": lambda rows: write_json(rows.own("accessList")),
     "authorization_list": lambda rows: write_json(rows.own("authorizationList")),
     "blob_versioned_hashes": lambda rows: write_json(rows.own("blobVersionedHashes")),
-    "max_fee_per_blob_gas": _fee("maxFeePerBlobGas"),
-    "blob_gas_used": _receipt("blobGasUsed"),
-    "blob_gas_price": _receipt("blobGasPrice", parse_saturated),
-    "contract_address": _receipt("contractAddress", _optional_binary),
-    "cumulative_gas_used": _receipt("cumulativeGasUsed"),
-    "effective_gas_price": _receipt("effectiveGasPrice", parse_saturated),
-    "root": _receipt("root", _optional_binary),
-    "gas_price_string": _digits("gasPrice"),
-    "max_priority_fee_per_gas_string": _digits("maxPriorityFeePerGas"),
-    "max_fee_per_gas_string": _digits("maxFeePerGas"),
-    "l1_fee": _receipt("l1Fee", parse_saturated),
-    "l1_gas_price": _receipt("l1GasPrice", parse_saturated),
-    "l1_gas_used": _receipt("l1GasUsed"),
+    "max_fee_per_blob_gas": _parse_fee_field("maxFeePerBlobGas"),
+    "blob_gas_used": _parse_receipt_field("blobGasUsed"),
+    "blob_gas_price": _parse_receipt_field("blobGasPrice", parse_saturated),
+    "contract_address": _parse_receipt_field("contractAddress", _optional_binary),
+    "cumulative_gas_used": _parse_receipt_field("cumulativeGasUsed"),
+    "effective_gas_price": _parse_receipt_field("effectiveGasPrice", parse_saturated),
+    "root": _parse_receipt_field("root", _optional_binary),
+    "gas_price_string": _parse_digits_field("gasPrice"),
+    "max_priority_fee_per_gas_string": _parse_digits_field("maxPriorityFeePerGas"),
+    "max_fee_per_gas_string": _parse_digits_field("maxFeePerGas"),
+    "l1_fee": _parse_receipt_field("l1Fee", parse_saturated),
+    "l1_gas_price": _parse_receipt_field("l1GasPrice", parse_saturated),
+    "l1_gas_used": _parse_receipt_field("l1GasUsed"),
     "l1_fee_scalar": lambda rows: rows.receipt("l1FeeScalar"),
-    "l1_blob_base_fee": _receipt("l1BlobBaseFee", parse_saturated),
-    "l1_base_fee_scalar": _receipt("l1BaseFeeScalar"),
-    "l1_blob_base_fee_scalar": _receipt("l1BlobBaseFeeScalar"),
-    "gas_used_for_l1": _receipt("gasUsedForL1"),
-    "l1_block_number": _receipt("l1BlockNumber"),
-    "source_hash": _binary("sourceHash", optional=True),
-    "mint_string": _digits("mint"),
-    "deposit_nonce": _receipt("depositNonce"),
+    "l1_blob_base_fee": _parse_receipt_field("l1BlobBaseFee", parse_saturated),
+    "l1_base_fee_scalar": _parse_receipt_field("l1BaseFeeScalar"),
+    "l1_blob_base_fee_scalar": _parse_receipt_field("l1BlobBaseFeeScalar"),
+    "gas_used_for_l1": _parse_receipt_field("gasUsedForL1"),
+    "l1_block_number": _parse_receipt_field("l1BlockNumber"),
+    "source_hash": _parse_binary_field("sourceHash", optional=True),
+    "mint_string": _parse_digits_field("mint"),
+    "deposit_nonce": _parse_receipt_field("depositNonce"),
 }
 
 
@@ -337,11 +337,11 @@ def _read_topic(index: int) -> Callable[[_Rows], _Array]:
 
 
 _LOGS: Mapping[str, _Build] = {
-    "block_number": _integer("blockNumber"),
-    "transaction_index": _integer("transactionIndex"),
-    "log_index": _integer("logIndex"),
-    "transaction_hash": _binary("transactionHash"),
-    "address": _binary("address"),
+    "block_number": _parse_integer_field("blockNumber"),
+    "transaction_index": _parse_integer_field("transactionIndex"),
+    "log_index": _parse_integer_field("logIndex"),
+    "transaction_hash": _parse_binary_field("transactionHash"),
+    "address": _parse_binary_field("address"),
     **{f"topic{n}": _Parsed(_read_topic(n), _optional_binary) for n in range(4)},
     "data": lambda rows: rows.share(_parse_data)[0],
     "n_data_bytes": lambda rows: rows.share(_parse_data)[1],
@@ -381,9 +381,9 @@ _TRACES: Mapping[str, _Build] = {
     "trace_address": lambda rows: join_lists(rows.own("traceAddress"), "_"),
     "subtraces": _read_own("subtraces"),
     "transaction_index": _read_own("transactionPosition"),
-    "transaction_hash": _binary("transactionHash", optional=True),
+    "transaction_hash": _parse_binary_field("transactionHash", optional=True),
     "block_number": _read_own("blockNumber"),
-    "block_hash": _binary("blockHash"),
+    "block_hash": _parse_binary_field("blockHash"),
     "error": _read_own("error"),
     "chain_id": _repeat_chain_id,
     "action_value_binary": lambda rows: rows.share(_parse_trace_value)[0],
@@ -392,10 +392,10 @@ _TRACES: Mapping[str, _Build] = {
 _WITHDRAWALS: Mapping[str, _Build] = {
     "block_number": _Parsed(_read_block("number"), parse_integers),
     "block_hash": _BLOCK_HASH,
-    "withdrawal_index": _integer("index"),
-    "validator_index": _integer("validatorIndex"),
-    "address": _binary("address"),
-    "amount_gwei": _integer("amount"),
+    "withdrawal_index": _parse_integer_field("index"),
+    "validator_index": _parse_integer_field("validatorIndex"),
+    "address": _parse_binary_field("address"),
+    "amount_gwei": _parse_integer_field("amount"),
     "chain_id": _repeat_chain_id,
 }
 
@@ -411,8 +411,8 @@ _UNCLES: Mapping[str, _Build] = {
     "block_number": _Parsed(_read_block("number"), parse_integers),
     "block_hash": _BLOCK_HASH,
     "uncle_index": _number_uncles,
-    "uncle_hash": _binary("hash"),
-    "uncle_number": _integer("number"),
+    "uncle_hash": _parse_binary_field("hash"),
+    "uncle_number": _parse_integer_field("number"),
 }
 _BUILDERS: Mapping[str, Mapping[str, _Build]] = {
     "blocks": _BLOCKS,

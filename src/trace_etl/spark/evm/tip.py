@@ -138,7 +138,7 @@ class TipReader:
         """
         if len(self.urls) == 1:
             return
-        readers = {url: self._single(url) for url in self.urls}
+        readers = {url: self._make_single_reader(url) for url in self.urls}
         self._watch.poll(
             lambda url: readers[url].read_claim(recent, start=start, final=final, limit=limit)
         )
@@ -168,7 +168,9 @@ class TipReader:
         errors: list[OperatorError] = []
         for url in [url for url in self.urls if not SET_ASIDE.includes(url)] or self.urls:
             try:
-                heads.append((self._single(url).head().number, self._single(url)))
+                heads.append(
+                    (self._make_single_reader(url).head().number, self._make_single_reader(url))
+                )
             except OperatorError as error:
                 errors.append(error)
         for number, reader in sorted(heads, key=lambda pair: -pair[0]):
@@ -179,7 +181,7 @@ class TipReader:
                 errors.append(error)
         raise errors[-1]
 
-    def _single(self, url: str) -> "TipReader":
+    def _make_single_reader(self, url: str) -> "TipReader":
         """A reader of this endpoint alone."""
         if url not in self._singles:
             source = self._source

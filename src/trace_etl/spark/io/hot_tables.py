@@ -92,13 +92,13 @@ def _make_conditions(task_input: TaskInput, columns: StructType) -> dict[str, Co
         if name not in columns.names:
             continue
         given = cast("list[Any]", value if isinstance(value, list) else [value])
-        values = [_to_value(item, columns[name].dataType) for item in given]
+        values = [_convert_value(item, columns[name].dataType) for item in given]
         if values and None not in values:
             found[name] = Condition(name, "IN", tuple(values))
     return found
 
 
-def _to_value(item: Any, kind: DataType) -> Any:
+def _convert_value(item: Any, kind: DataType) -> Any:
     """Return the value for Postgres; None if its type is not that of the column."""
     if isinstance(kind, BinaryType) and isinstance(item, str) and item.startswith("0x"):
         try:

@@ -179,7 +179,7 @@ def build_command(
     return [
         f"{home}/bin/java",
         *_choose_java_flags(home),
-        *_cache_flags(home, flags),
+        *_choose_cache_flags(home, flags),
         *flags,
         f"-Xmx{memory}",
         f"-Djava.io.tmpdir={scratch}",
@@ -201,7 +201,7 @@ def class_cache(home: Path) -> Path | None:
     return Path(sys.prefix) / "share" / "trace" / f"spark-{key.hexdigest()[:16]}.aot"
 
 
-def _cache_flags(home: Path, flags: Sequence[str]) -> tuple[str, ...]:
+def _choose_cache_flags(home: Path, flags: Sequence[str]) -> tuple[str, ...]:
     """Return the flag that uses the class cache, unless none exists or `flags` create one."""
     if any(flag.startswith("-XX:AOT") for flag in flags):
         return ()

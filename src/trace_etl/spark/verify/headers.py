@@ -22,7 +22,7 @@ _Array = Any  # pyarrow ships no types
 _STRING, _LIST = 0x80, 0xC0
 
 
-def _fixed(length: int) -> Callable[[str], bytes]:
+def _make_fixed_encoder(length: int) -> Callable[[str], bytes]:
     head = bytes([_STRING + length])
 
     def encode(text: str) -> bytes:
@@ -34,11 +34,11 @@ def _fixed(length: int) -> Callable[[str], bytes]:
     return encode
 
 
-def _data(text: str) -> bytes:
+def _encode_data(text: str) -> bytes:
     return _encode_bytes(bytes.fromhex(text[2:]))
 
 
-def _quantity(text: str) -> bytes:
+def _encode_quantity(text: str) -> bytes:
     number = int(text, 16)
     return _encode_bytes(number.to_bytes((number.bit_length() + 7) // 8, "big"))
 
@@ -54,10 +54,10 @@ class _Kind(NamedTuple):
     column: Callable[[_Array], _Array]
 
 
-_HASH = _Kind(_fixed(32), partial(encode_hashes, length=32))
-_ADDRESS = _Kind(_fixed(20), partial(encode_hashes, length=20))
-_DATA = _Kind(_data, encode_data)
-_QUANTITY = _Kind(_quantity, encode_quantities)
+_HASH = _Kind(_make_fixed_encoder(32), partial(encode_hashes, length=32))
+_ADDRESS = _Kind(_make_fixed_encoder(20), partial(encode_hashes, length=20))
+_DATA = _Kind(_encode_data, encode_data)
+_QUANTITY = _Kind(_encode_quantity, encode_quantities)
 # In the order of the hash.
 _FIELDS: tuple[tuple[str, _Kind], ...] = (
     ("parentHash", _HASH),

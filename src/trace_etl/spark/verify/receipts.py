@@ -29,7 +29,7 @@ def encode_receipts(receipts: _Array, log_offsets: Any, logs: _Array, blooms: An
         outcomes,
         encode_quantities(receipts.field("cumulativeGasUsed")),
         pa.scalar(_BLOOM_HEAD, pa.binary()),
-        _to_binary(blooms),
+        _convert_to_binary(blooms),
         encode_lists(encode_logs(logs), log_offsets),
     ]
     if np.any(types == _DEPOSIT):
@@ -68,7 +68,7 @@ def _encode_deposit_fields(receipts: _Array, types: Any) -> list[_Array]:
     return [pc.if_else(has_version, column, b"") for column in encoded]
 
 
-def _to_binary(blooms: Any) -> _Array:
+def _convert_to_binary(blooms: Any) -> _Array:
     offsets = np.arange(0, 256 * len(blooms) + 1, 256, dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(blooms))]
     return pa.Array.from_buffers(pa.binary(), len(blooms), buffers)

@@ -82,7 +82,7 @@ def encode_lists(items: _Array, offsets: Any) -> _Array:
         if pair := native.kernels.encode_lists(native.pass_column(items), borders):
             return native.make_binary(len(borders) - 1, pair)
     borders, _ = _read_buffers(items)
-    return _encode_payloads(_view(items, borders[np.asarray(offsets)]))
+    return _encode_payloads(_cut_bytes(items, borders[np.asarray(offsets)]))
 
 
 def encode_records(items: Sequence[_Array], prefix: _Array | None = None) -> _Array:
@@ -143,7 +143,7 @@ def _read_buffers(values: _Array) -> tuple[Any, Any]:
     return offsets - offsets[0], data
 
 
-def _view(values: _Array, borders: Any) -> _Array:
+def _cut_bytes(values: _Array, borders: Any) -> _Array:
     """Return the bytes of a column, cut at other borders."""
     _, data = _read_buffers(values)
     offsets = pa.py_buffer(np.ascontiguousarray(borders, np.int32))

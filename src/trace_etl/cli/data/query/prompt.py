@@ -29,7 +29,7 @@ class QueryPrompt:
         self._schemas = Schemas(client)
         self._commands: dict[str, Callable[[str], None]] = {
             "\\d": self._describe,
-            "\\?": self._help,
+            "\\?": self._print_help,
         }
 
     def run(self) -> None:
@@ -84,7 +84,7 @@ class QueryPrompt:
         rows = [[column.name, column.type, column.comment or ""] for column in columns]
         print_rows(["column", "type", "comment"], rows)
 
-    def _help(self, _: str) -> None:
+    def _print_help(self, _: str) -> None:
         for name, text in COMMANDS.items():
             typer.echo(f"{name:<4} {text}")
 

@@ -178,7 +178,7 @@ class TaskTokens:
             **permissions.claims(attempt_prefix),
             "scope": task_scope,
         }
-        token = self._issue(claims, issued_at, expires_at, kid or self.kid())
+        token = self._sign_token(claims, issued_at, expires_at, kid or self.kid())
         capability = Capability(
             org_id=org_id,
             task_id=task_id,
@@ -194,7 +194,7 @@ class TaskTokens:
         self._store(token, capability)
         return token
 
-    def _issue(self, scope: dict[str, Any], issued_at: int, expires_at: int, kid: str) -> str:
+    def _sign_token(self, scope: dict[str, Any], issued_at: int, expires_at: int, kid: str) -> str:
         scope["iat"] = issued_at
         scope["exp"] = expires_at
         scope["jti"] = f"{self._series}{next(self._numbers):08x}"
@@ -224,7 +224,7 @@ class TaskTokens:
         claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
         life = claims["exp"] - claims["iat"]
         now = int(time.time())
-        return self._issue(claims, now, now + life, self.kid())
+        return self._sign_token(claims, now, now + life, self.kid())
 
     def jwks(self) -> dict[str, Any]:
         return self._signer.jwks()

@@ -50,7 +50,7 @@ async def follow_changes(
     filters = ChangeFilter(user.org_id, dag, [str(k) for k in kind] if kind else None)
     access = _Access(request, user, ctx.pool)
     leave = ctx.changes.join(user.org_id, user.name)
-    chunks = _chunks(ctx.changes, filters, position, access)
+    chunks = _yield_chunks(ctx.changes, filters, position, access)
     return EventStream(chunks, slow_after=SLOW_AFTER, on_end=leave)
 
 
@@ -74,7 +74,7 @@ class _Access:
             return True  # unknown during an outage; no change is sent, and the next heartbeat checks again
 
 
-async def _chunks(
+async def _yield_chunks(
     feed: ChangeFeed, filters: ChangeFilter, after: ChangePosition | None, access: _Access
 ) -> AsyncGenerator[bytes]:
     end, deleted_up_to = await feed.head()

@@ -50,24 +50,24 @@ async def metrics(user: CallerDep, ctx: ContextDep) -> Response:
 async def _render_org(ctx: Context, org_id: UUID) -> bytes:
     async with snapshot(ctx.pool) as conn:
         families = [
-            *_queues(await stored.queues(conn, org_id)),
-            *_running(await stored.running(conn, org_id)),
-            _retrying(await stored.retrying(conn, org_id)),
-            _paused(await stored.paused(conn, org_id)),
-            *_pressure(
+            *_measure_queues(await stored.queues(conn, org_id)),
+            *_measure_running(await stored.running(conn, org_id)),
+            _measure_retries(await stored.retrying(conn, org_id)),
+            _measure_pauses(await stored.paused(conn, org_id)),
+            *_measure_pressure(
                 await loads.list_queues(conn, org_id),
                 await loads.count_deferred_events(conn, org_id),
             ),
-            *_outbox(await stored.outbox(conn, org_id)),
-            *_chains(await overview.list_chains(conn, org_id)),
-            *_unused_storage(await stored.unused_storage(conn, org_id)),
+            *_measure_outbox(await stored.outbox(conn, org_id)),
+            *_measure_chains(await overview.list_chains(conn, org_id)),
+            *_measure_unused_storage(await stored.unused_storage(conn, org_id)),
         ]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families))
     return generate_latest(registry)
 
 
-def _queues(rows: list[stored.QueuedTasks]) -> list[Metric]:
+def _measure_queues(rows: list[stored.QueuedTasks]) -> list[Metric]:
     labels = ["dag", "job", "runtime", "tier"]
     depth = GaugeMetricFamily("trace_queue_depth", "Queued tasks.", labels=labels)
     age = GaugeMetricFamily(
@@ -80,7 +80,7 @@ def _queues(rows: list[stored.QueuedTasks]) -> list[Metric]:
     return [depth, age]
 
 
-def _running(rows: list[stored.RunningTasks]) -> list[Metric]:
+def _measure_running(rows: list[stored.RunningTasks]) -> list[Metric]:
     jobs = GaugeMetricFamily("trace_tasks_running", "Running tasks.", labels=["dag", "job"])
     operators = GaugeMetricFamily(
         "trace_operator_in_flight", "Running attempts, by operator.", labels=["operator"]
@@ -97,7 +97,7 @@ def _running(rows: list[stored.RunningTasks]) -> list[Metric]:
     return [jobs, operators]
 
 
-def _retrying(rows: list[tuple[str, str, int]]) -> Metric:
+def _measure_retries(rows: list[tuple[str, str, int]]) -> Metric:
     family = GaugeMetricFamily(
         "trace_tasks_retrying",
         "Tasks that failed and wait for their next attempt.",
@@ -108,7 +108,7 @@ def _retrying(rows: list[tuple[str, str, int]]) -> Metric:
     return family
 
 
-def _paused(rows: list[tuple[str, str, str, str, str]]) -> Metric:
+def _measure_pauses(rows: list[tuple[str, str, str, str, str]]) -> Metric:
     family = GaugeMetricFamily(
         "trace_job_paused",
         "1 for each pause of a job.",
@@ -119,7 +119,7 @@ def _paused(rows: list[tuple[str, str, str, str, str]]) -> Metric:
     return family
 
 
-def _pressure(queues: list[QueueItem], deferred: int) -> list[Metric]:
+def _measure_pressure(queues: list[QueueItem], deferred: int) -> list[Metric]:
     limits = GaugeMetricFamily(
         "trace_queue_limit",
         "Queue limits above which upstream jobs are paused.",
@@ -142,7 +142,7 @@ def _pressure(queues: list[QueueItem], deferred: int) -> list[Metric]:
     return [limits, tripped, events]
 
 
-def _outbox(counts: list[tuple[str, bool, int, float]]) -> list[Metric]:
+def _measure_outbox(counts: list[tuple[str, bool, int, float]]) -> list[Metric]:
     labels = ["kind", "state"]
     rows = GaugeMetricFamily("trace_outbox_rows", "Rows of the outbox.", labels=labels)
     age = GaugeMetricFamily("trace_outbox_oldest_seconds", "Age of the oldest row.", labels=labels)
@@ -153,7 +153,7 @@ def _outbox(counts: list[tuple[str, bool, int, float]]) -> list[Metric]:
     return [rows, age]
 
 
-def _chains(chains: list[FollowedChain]) -> list[Metric]:
+def _measure_chains(chains: list[FollowedChain]) -> list[Metric]:
     labels = ["dag", "job"]
     head = GaugeMetricFamily(
         "trace_chain_head_block", "Head of a followed chain, as last seen.", labels=labels
@@ -181,7 +181,7 @@ def _chains(chains: list[FollowedChain]) -> list[Metric]:
     return [head, blocks, seconds, silence]
 
 
-def _unused_storage(counts: list[tuple[str, int, int]]) -> list[Metric]:
+def _measure_unused_storage(counts: list[tuple[str, int, int]]) -> list[Metric]:
     prefixes = GaugeMetricFamily(
         "trace_unused_storage_prefixes", "Prefixes that nothing refers to.", labels=["kind"]
     )

@@ -222,7 +222,7 @@ def test_any_other_change_of_a_dataset_with_rows_is_refused_with_the_reason(
         assert refused.status_code == 422, refused.text
         [error] = refused.json()["errors"]
         assert error["message"] == (
-            f"{problem}, but {published!r} has rows; only nullable columns can be added. Undo this, or "
+            f"{problem}, but {published!r} has rows; only nullable columns can be added. Undo this change, or "
             "publish under another name"
         )
         assert error["line"]

@@ -1,6 +1,6 @@
 """Run a program as another account that sees only the given files. Standard library only: runs with -I -S.
 
-This is the wall between a worker and its operator host where Landlock is off and the worker is root. The
+It separates an operator host from its worker where Landlock is off and the worker runs as root. The
 files of a stack belong to root, so this program makes a private view of the file system (a mount namespace):
 directories that other users cannot enter are replaced by empty ones, and the given paths are mounted there
 again, with an id mapping that shows root's files as those of the account. Files that it makes belong to

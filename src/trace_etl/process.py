@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # the parameters of mallopt, from malloc.h
 _MAX_HEAP_BUFFER = 8 * 2**20
 _MAX_KEPT = 64 * 2**20
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from support.dags.dags import QUICKSTART
 from trace_etl.dag.parsing import parse_dag
 from trace_etl.model.dag import Dag, Job, JobInput
+from trace_etl.model.deploy_plan import GenerationContents
 from trace_etl.policy.deploy.deploy_plan import (
     DeployedState,
     DeployPlan,
-    GenerationContents,
     find_affected_jobs,
     find_differences,
     plan_deploy,
@@ -20,7 +20,8 @@ from trace_etl.policy.deploy.deploy_plan import (
 from trace_etl.policy.deploy.generations import generation_hashes, job_definition
 
 TEMPLATE = parse_dag(QUICKSTART).job("receivers")
-CONTENTS = GenerationContents(scopes=2, partitions=2, ranges=[(0, 19)])
+CONTENTS = GenerationContents(2, 2, 0, 0, [(0, 19)], 0)
+EMPTY = GenerationContents(0, 0, 0, 0, [], 0)
 
 
 def job(name: str, upstream: list[str]) -> Job:
@@ -206,7 +207,7 @@ def action_of(plan: DeployPlan, name: str) -> str:
 
 def test_a_new_generation_starts_immediately_when_the_old_one_is_empty() -> None:
     before, after = parse_dag(QUICKSTART), parse_dag(QUICKSTART.replace("AS n", "AS m"))
-    plan = plan_deploy(deployed(before, GenerationContents()), published(before), after)
+    plan = plan_deploy(deployed(before, EMPTY), published(before), after)
     assert action_of(plan, "receivers") == "start"
     assert not plan.builds
 
@@ -282,7 +283,7 @@ BUFFERED = "write_mode: buffered, schema: [{name: at, type: timestamp, nullable:
     ("mode", "contents", "lost"),
     [
         ("storage: postgres", CONTENTS, ["counts"]),
-        ("storage: postgres", GenerationContents(), []),
+        ("storage: postgres", EMPTY, []),
         (BUFFERED, CONTENTS, []),
     ],
     ids=["rows", "no rows", "buffered"],
@@ -302,6 +303,6 @@ def test_the_plan_counts_the_tasks_of_a_rebuild_apart_from_its_partitions() -> N
     after = replace(
         before, jobs=(job("a", []), replace(job("b", ["a"]), config={"sql": "SELECT 2"}))
     )
-    contents = GenerationContents(scopes=73, partitions=73, tasks=3)
+    contents = replace(EMPTY, scopes=73, partitions=73, tasks=3)
     plan = plan_deploy(deployed(before, contents), published(before), after)
     assert (plan.rebuilt_partitions, plan.rebuilding_tasks) == (73, 3)

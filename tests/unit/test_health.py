@@ -5,7 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from trace_etl.policy.health import ChainFacts, HealthFacts, WorkerFacts, find_problems
+from trace_etl.model.health import ChainFacts
+from trace_etl.policy.health import HealthFacts, WorkerFacts, find_problems
 
 TASK = UUID(int=7)
 CHAIN = ChainFacts("d", "follow", TASK, "Running", False, 0, 0, 5)

@@ -16,7 +16,7 @@ Columns = Mapping[str, Callable[[dict[str, Any]], object]]
 """The columns of a table: heading, and how to get the cell from an item."""
 
 _UNLIMITED_WIDTH = 10_000
-_GAP = 2  # between two columns
+_GAP = 2  # spaces between two columns
 _MIN_CELL = 8
 _MIN_SENTENCE = 16
 _ELLIPSIS = "…"

@@ -18,7 +18,7 @@ from trace_etl.model.column_stream import MAGIC
 
 _ERRORS = (OSError, HTTPException)
 _PIECE = 256 * 1024
-ARROW_START = b"\xff\xff\xff\xff"  # of an Arrow stream
+ARROW_START = b"\xff\xff\xff\xff"  # the first bytes of an Arrow stream
 
 
 class CannotConnect(Exception):

@@ -10,7 +10,7 @@ _SIZED = re.compile(r"^(u?int|bytes)([0-9]+)$")
 _ALIASES = {"uint": "uint256", "int": "int256", "function": "bytes24", "byte": "bytes1"}
 _MAX_ELEMENTS = 1 << 20
 _MAX_DEPTH = 16
-_MAX_INDEXED = {False: 3, True: 4}  # by `anonymous`
+_MAX_INDEXED = {False: 3, True: 4}  # the maximum by `anonymous`
 
 
 class BadAbi(ValueError):

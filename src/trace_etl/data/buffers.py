@@ -22,7 +22,7 @@ _PUBLISHED = "_published"
 _ORG = "org_id"
 _SAMPLE_KEYS = 32
 _JSON_VERSION = b"\x01"  # the first byte of a jsonb value in a binary COPY
-_compute: Any = pc  # its functions have no types
+_compute: Any = pc  # the functions of pyarrow.compute have no types
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from trace_etl.data.columns import cast_batch
 from trace_etl.data.connection import connect
 
 _OPERATORS: dict[str, LiteralString] = {name: name for name in ("=", ">", ">=", "<", "<=", "IN")}
-_manager: Any = adbc_driver_manager  # it ships no types
+_manager: Any = adbc_driver_manager  # the driver ships no types
 DRIVER_ERRORS: tuple[type[Exception], ...] = (_manager.Error,)
 NOT_BETWEEN = "NOT BETWEEN"
 

@@ -76,7 +76,7 @@ from trace_etl.state.db.pool import (
 )
 from trace_etl.state.flow import operator_caps
 
-_NOTIFICATIONS = 20  # delivered at once
+_NOTIFICATIONS = 20  # notifications that are delivered at once
 _BATCH = 500
 _TABLES_PER_SWEEP = 10_000
 _PREFIXES_PER_SWEEP = 100

@@ -55,17 +55,17 @@ class DispatcherSettings(ObjectsSettings):
     outbox_hold: timedelta = timedelta(seconds=30)  # lease of outbox rows that a replica performs
     queue_timeout: timedelta = timedelta(seconds=5)
     history_retention: timedelta = timedelta(days=30)
-    audit_retention: timedelta = timedelta(days=365)  # of the record of queries
+    audit_retention: timedelta = timedelta(days=365)  # retention of the record of queries
     sweep_storage: bool = True
     """Whether unused objects are deleted after their retention. They are shown in any case."""
     superseded_retention: timedelta = Field(timedelta(days=1), ge=timedelta(minutes=10))
     """Replaced partitions. Queries that started before the replacement must end within this time."""
-    staging_retention: timedelta = timedelta(days=7)  # outputs that were not committed
+    staging_retention: timedelta = timedelta(days=7)  # retention of outputs that were not committed
     scratch_retention: timedelta = timedelta(days=7)
     export_retention: timedelta = timedelta(days=30)
     batch_retention: timedelta = timedelta(
         days=1
-    )  # artifacts of batches, after the sink wrote them
+    )  # retention of the artifacts of batches, after the sink wrote them
     listing_interval: timedelta = timedelta(hours=6)
     """Between two listings of the same part of the object store, which find forgotten objects."""
     swap_every: timedelta = timedelta(seconds=0.5)  # between checks of generations being built

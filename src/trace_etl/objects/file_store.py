@@ -99,7 +99,7 @@ class FileStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         with _read_errors(prefix):
-            client = cast("Any", self._client)  # the type of its listing is incomplete
+            client = cast("Any", self._client)  # obstore's type of a listing is incomplete
             for chunk in client.list(check_key(prefix.removesuffix("/"))):
                 for entry in chunk:
                     yield ObjectInfo(entry["path"], entry["size"], entry["last_modified"])
@@ -323,7 +323,7 @@ def _unlink(parent: int, name: str, key: str, keep: Collection[str], sizes: list
 def _remove_directory(parent: int, name: str) -> None:
     try:
         os.rmdir(name, dir_fd=parent)
-    except NotADirectoryError:  # a link to a directory
+    except NotADirectoryError:  # the entry is a link to a directory
         os.unlink(name, dir_fd=parent)
 
 

@@ -7,7 +7,7 @@ also starts without pyarrow. It skips the schema and stops at the row count, bef
 from typing import ClassVar
 
 _MAGIC = b"PAR1"
-_NUM_ROWS = 3  # field of FileMetaData
+_NUM_ROWS = 3  # the number of the field in FileMetaData
 _MAX_DEPTH = 16
 _MAX_PARSED_BYTES = 512 * 1024  # bounds the time for a hostile schema
 

@@ -13,7 +13,9 @@ from trace_etl.objects.errors import (
 )
 
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
-_BAD_FILE = re.compile(r"(TRACE_S3_CREDENTIALS_FILE: [^\n'\"]*)")  # raised by S3Options
+_BAD_FILE = re.compile(
+    r"(TRACE_S3_CREDENTIALS_FILE: [^\n'\"]*)"
+)  # the message of an error of S3Options
 _STATUS = re.compile(r"status code: (\d{3})")
 _KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or TRACE_S3_CREDENTIALS_FILE"
 _BAD_KEYS = {

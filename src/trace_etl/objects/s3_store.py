@@ -108,7 +108,9 @@ class S3Store:
         client, path = self._locate(prefix.removesuffix("/"))
         bucket = prefix.partition("/")[0]
         with self._translate_errors("list", prefix):
-            for chunk in cast("Any", client).list(path):  # the type of its listing is incomplete
+            for chunk in cast("Any", client).list(
+                path
+            ):  # obstore's type of a listing is incomplete
                 for entry in chunk:
                     yield ObjectInfo(
                         f"{bucket}/{entry['path']}", entry["size"], entry["last_modified"]

@@ -47,7 +47,7 @@ def build_bundle(directory: Path) -> BuiltBundle:
         for path in files:
             entry = zipfile.ZipInfo(path.relative_to(directory).as_posix(), _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.create_system = 3  # Unix, whatever the machine: the modes below count
+            entry.create_system = 3  # Unix, on every machine: the modes below apply
             mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
             entry.external_attr = (stat.S_IFREG | mode) << 16
             archive.writestr(entry, path.read_bytes())
@@ -145,7 +145,7 @@ def unpack_bundle(content: bytes, sha256: str, directory: Path) -> None:
             _unpack_file(archive, entry, directory / entry.filename)
     for path in [directory, *directory.rglob("*")]:
         if path.is_dir():
-            path.chmod(0o755)  # whatever the umask is: another user reads it
+            path.chmod(0o755)  # independent of the umask: another user reads it
 
 
 def _unpack_file(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> None:

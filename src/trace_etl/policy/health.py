@@ -2,42 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
-from trace_etl.model.health import ProblemKind
+from trace_etl.model.health import ChainFacts, HealthProblem, ProblemKind
 
 MAX_LAG_SECONDS = 120
 """A followed chain that is further behind its head is a problem."""
 MAX_SILENCE_SECONDS = 60
 """A follower reports every few seconds. After this silence, it hangs or cannot reach its node."""
-
-
-@dataclass(frozen=True)
-class StackProblem:
-    """A problem that a person should look at, and the object that has it."""
-
-    kind: ProblemKind
-    message: str
-    count: int = 1
-    dag: str | None = None
-    job: str | None = None
-    task_id: UUID | None = None
-    runtime: str | None = None
-
-
-@dataclass(frozen=True)
-class ChainFacts:
-    """What is known of a followed chain."""
-
-    dag: str
-    job: str
-    task_id: UUID
-    status: str
-    is_paused: bool
-    lag_blocks: int | None
-    lag_seconds: int | None
-    silent_seconds: int | None
-    """Seconds since the running attempt reported the head, or since it started."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +34,7 @@ class WorkerFacts:
     lost: set[str]
 
 
-def find_problems(facts: HealthFacts) -> list[StackProblem]:
+def find_problems(facts: HealthFacts) -> list[HealthProblem]:
     """List what is wrong; an empty list means that everything is healthy."""
     return [
         *_count_failures(facts),
@@ -72,7 +43,7 @@ def find_problems(facts: HealthFacts) -> list[StackProblem]:
     ]
 
 
-def _count_failures(facts: HealthFacts) -> Iterator[StackProblem]:
+def _count_failures(facts: HealthFacts) -> Iterator[HealthProblem]:
     counts: tuple[tuple[ProblemKind, int, str, str], ...] = (
         ("failed_tasks", facts.failed, "task", "failed permanently"),
         ("failed_side_effects", facts.outbox_failed, "side effect", "failed"),
@@ -81,21 +52,21 @@ def _count_failures(facts: HealthFacts) -> Iterator[StackProblem]:
     )
     for kind, count, noun, state in counts:
         if count:
-            yield StackProblem(kind, f"{_count(count, noun)} {state}", count)
+            yield _make_problem(kind, f"{_count(count, noun)} {state}", count)
 
 
-def _check_workers(facts: HealthFacts) -> Iterator[StackProblem]:
+def _check_workers(facts: HealthFacts) -> Iterator[HealthProblem]:
     if facts.workers is None:
-        yield StackProblem(
+        yield _make_problem(
             "queue_unavailable", "the queue does not answer, so no worker can be woken"
         )
         return
     for runtime, queued in facts.waiting_without_workers.items():
         message = f"no worker is ready for runtime {runtime}: {_count(queued, 'task')} waiting"
-        yield StackProblem("runtime_without_workers", message, queued, runtime=runtime)
+        yield _make_problem("runtime_without_workers", message, queued, runtime=runtime)
     live = {_name_worker(worker) for worker in facts.workers.connected}
     for name in sorted({_name_worker(worker) for worker in facts.workers.lost} - live):
-        yield StackProblem("dead_worker", f"worker {name} ended unexpectedly and was not replaced")
+        yield _make_problem("dead_worker", f"worker {name} ended unexpectedly and was not replaced")
 
 
 def _name_worker(worker_id: str) -> str:
@@ -103,13 +74,9 @@ def _name_worker(worker_id: str) -> str:
     return worker_id.rsplit(":", 2)[0]
 
 
-def _check_chain(chain: ChainFacts) -> StackProblem | None:
-    name = f"{chain.dag}.{chain.job}"
-
-    def problem(kind: ProblemKind, message: str) -> StackProblem:
-        return StackProblem(
-            kind, f"{name} {message}", dag=chain.dag, job=chain.job, task_id=chain.task_id
-        )
+def _check_chain(chain: ChainFacts) -> HealthProblem | None:
+    def problem(kind: ProblemKind, message: str) -> HealthProblem:
+        return _make_problem(kind, f"{chain.dag}.{chain.job} {message}", chain=chain)
 
     if chain.status != "Running":
         if chain.is_paused:
@@ -123,6 +90,18 @@ def _check_chain(chain: ChainFacts) -> StackProblem | None:
         behind = f"{_count(chain.lag_blocks, 'block')}, {chain.lag_seconds:,} s"
         return problem("chain_lagging", f"is {behind} behind its chain")
     return None
+
+
+def _make_problem(
+    kind: ProblemKind,
+    message: str,
+    count: int = 1,
+    *,
+    chain: ChainFacts | None = None,
+    runtime: str | None = None,
+) -> HealthProblem:
+    about = (chain.dag, chain.job, chain.task_id) if chain else (None, None, None)
+    return HealthProblem(kind, message, count, *about, runtime)
 
 
 def _count(count: int, noun: str) -> str:

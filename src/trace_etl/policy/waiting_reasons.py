@@ -4,25 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from trace_etl.model.task import TaskStatus
+from trace_etl.model.waiting import TaskState, UpstreamJob
 
 
 @dataclass
-class TaskFacts:
-    """The state of a task, from which the explanation is made."""
+class TaskFacts(TaskState):
+    """The state of a task and of its job, from which the explanation is made."""
 
-    status: TaskStatus
-    runtime: str
-    queued_at: datetime
-    retry_at: datetime | None
-    attempt: int
-    max_attempts: int
     cancel_requested: bool
     paused_at: datetime | None
     paused_by: str | None
     max_concurrency: int | None
     running_in_job: int
-    error_message: str | None
     operator_cap: int | None
     running_of_operator: int
     held_by: str | None
@@ -63,22 +56,10 @@ def _explain_failure(facts: TaskFacts) -> str:
     return f"retry at {_format_utc(facts.retry_at)} (attempt {facts.attempt} failed: {reason})"
 
 
-@dataclass(frozen=True)
-class UpstreamJob:
-    """A job upstream that has open tasks, failed tasks or a pause."""
-
-    job: str
-    queued: int
-    running: int
-    retrying: int
-    failed: int
-    paused_by: str | None
-
-
 def explain_job(
-    *, queued: int, running: int, paused_by: str | None, upstream: Sequence[UpstreamJob]
+    dag: str, *, queued: int, running: int, paused_by: str | None, upstream: Sequence[UpstreamJob]
 ) -> str | None:
-    """Return why a job runs no task; None: it runs a task, or no upstream job has work."""
+    """Return why a job of a DAG runs no task; None: it runs a task, or no upstream job has work."""
     if running:
         return None
     if paused_by is not None:
@@ -87,10 +68,11 @@ def explain_job(
         return f"{_count_tasks(queued)} queued: `trace tasks` shows what each one waits for"
     if not upstream:
         return None
-    return "waiting for upstream: " + "; ".join(_describe_work(job) for job in upstream)
+    return "waiting for upstream: " + "; ".join(_describe_work(dag, job) for job in upstream)
 
 
-def _describe_work(job: UpstreamJob) -> str:
+def _describe_work(dag: str, job: UpstreamJob) -> str:
+    name = job.job if job.dag == dag else f"{job.dag}.{job.job}"
     parts = [
         f"{_count_tasks(count)} {state}"
         for count, state in (
@@ -102,7 +84,7 @@ def _describe_work(job: UpstreamJob) -> str:
         if count
     ]
     paused = [f"paused by {job.paused_by}"] if job.paused_by else []
-    return f"{job.job} ({', '.join([*parts, *paused])})"
+    return f"{name} ({', '.join([*parts, *paused])})"
 
 
 def _count_tasks(count: int) -> str:

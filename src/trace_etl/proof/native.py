@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 _Array = Any  # pyarrow ships no types
-_INTERFACE = 2  # of `native/src/lib.rs`
+_INTERFACE = 2  # the version of the interface in `native/src/lib.rs`
 
 
 def _load() -> Any:

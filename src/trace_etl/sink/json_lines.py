@@ -27,7 +27,7 @@ _TIMESTAMPS, _DATES = f"^{TIMESTAMP_FORM}$", "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 # A NUL, which Postgres cannot store in a text.
 _NEEDS_A_CLOSER_LOOK = re.compile(rb"\\u0000")
 _SPACE = re.compile(r"[ \t\r]*")
-_compute: Any = pc  # its functions have no types
+_compute: Any = pc  # the functions of pyarrow.compute have no types
 _arrow_json: Any = pj
 
 

@@ -14,7 +14,7 @@ from trace_etl.sink.errors import BadBatch
 ORG = "org_id"
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # the years 1 to 9999, in days since 1970
 _DAY = 86_400_000_000  # microseconds
-_compute: Any = pc  # its functions have no types
+_compute: Any = pc  # the functions of pyarrow.compute have no types
 
 
 def check_rows(table: Any, batch: BufferBatch) -> Any:

@@ -50,7 +50,7 @@ def _walk(plan: Any, ids: frozenset[int] | None) -> Iterator[tuple[Any, frozense
         ids = _list_references(plan)
     elif kind == "Filter" and ids is not None:
         ids |= _list_references(plan)
-    elif kind != "Repartition":  # it uses no column
+    elif kind != "Repartition":  # a Repartition uses no column
         ids = None
     for child in items(plan.children()):
         yield from _walk(child, ids)

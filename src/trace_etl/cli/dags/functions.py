@@ -91,7 +91,7 @@ def _print_pushed(answer: dict[str, Any], directory: Path) -> None:
 
     try:
         runtime, handler = choose_runtime(directory, None)
-    except BadEvent:  # not one module
+    except BadEvent:  # the directory has no module, or several
         runtime, handler = None, "MODULE.FUNCTION"
     files = format_count(answer["file_count"], "file")
     typer.echo(f"Pushed {answer['name']}: {files}. In the job:\n")

@@ -15,7 +15,7 @@ from trace_etl.state.db.pool import Pool, transaction
 from trace_etl.state.feed import notifications
 from trace_etl.state.feed.notifications import DueNotification
 
-_TIMEOUT = 10.0  # for a whole delivery
+_TIMEOUT = 10.0  # seconds for a whole delivery
 _HOLD = timedelta(minutes=1)
 _log = structlog.stdlib.get_logger()
 

@@ -19,7 +19,7 @@ from trace_etl.model.storage import BUFFERS, DATASETS
 from trace_etl.policy.object_scope import BadAddress, ObjectScope, PolicyTooLong, parse_prefix
 
 _log = structlog.stdlib.get_logger()
-_OPERATOR_LIFE = timedelta(minutes=15)  # of a session of STS
+_OPERATOR_LIFE = timedelta(minutes=15)  # the length of an STS session
 
 
 class Exchanger(Protocol):

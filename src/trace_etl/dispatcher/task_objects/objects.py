@@ -241,7 +241,7 @@ def _parse_prefix(values: dict[str, list[str]]) -> ObjectAddress:
     try:
         (prefix,) = values.get("prefix", [])
         return parse_prefix(prefix)
-    except ValueError as error:  # also BadAddress
+    except ValueError as error:  # BadAddress is a ValueError, too
         raise Invalid([Fault("prefix", "must be given once, as s3://bucket/prefix/")]) from error
 
 
@@ -291,7 +291,7 @@ async def _stream_content(reader: FileReader, start: int, length: int) -> AsyncG
             yield chunk
     finally:
         if pending is not None:
-            await asyncio.wait([pending])  # it uses the open file
+            await asyncio.wait([pending])  # the read uses the open file
         reader.close()
 
 

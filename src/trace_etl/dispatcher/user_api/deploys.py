@@ -1,6 +1,5 @@
 """Plan and deploy DAG files. Runs in the Dispatcher, or in a process of its own (`deploy_process`)."""
 
-from dataclasses import asdict
 from uuid import UUID
 
 from trace_etl.api.user.dags.dags import DeployedJob, DeployReply, DeployRequest, PlanRequest
@@ -115,13 +114,10 @@ def _find_missing_secrets(dag: Dag, org_id: UUID, secrets: SecretStore) -> list[
 
 
 def _describe_plan(plan: DeployPlan) -> DagPlan:
-    return DagPlan.model_validate(
-        {
-            **asdict(plan),
-            "builds": plan.builds,
-            "partitions": plan.rebuilt_partitions,
-            "tasks": plan.rebuilding_tasks,
-            "breaking": plan.breaking,
-            "losing_rows": plan.losing_rows,
-        }
+    return DagPlan(
+        **vars(plan),
+        builds=plan.builds,
+        partitions=plan.rebuilt_partitions,
+        tasks=plan.rebuilding_tasks,
+        breaking=plan.breaking,
     )

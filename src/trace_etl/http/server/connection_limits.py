@@ -95,7 +95,7 @@ class RequestMeter:
     # --- what the parser reports --------------------------------------------------------------
 
     def begin(self) -> None:
-        """A request begins."""
+        """Note that a request begins."""
         if self._begun == self._answered:
             self.since = self._loop.time()
         self._begun += 1
@@ -109,7 +109,7 @@ class RequestMeter:
         return self._head_bytes <= self._limits.max_head_bytes
 
     def add_body(self, size: int) -> bool:
-        """A part of the body arrived. Returns False if its request was refused and goes on anyway.
+        """Count a part of the body. Returns False if the request was refused and its client still sends.
 
         The app limits the size of a body until it answers.
         """
@@ -127,7 +127,7 @@ class RequestMeter:
             self.since = self._loop.time()
 
     def end(self) -> None:
-        """The request is complete."""
+        """Note that the request is complete."""
         self._is_receiving = False
         self._silent_bytes = 0
 
@@ -141,7 +141,7 @@ class RequestMeter:
         return self._silent_bytes > self._limits.max_head_bytes
 
     def answer(self) -> None:
-        """An answer is complete."""
+        """Note that an answer is complete."""
         self._answered += 1
         self.since = self._loop.time()
 
@@ -194,7 +194,7 @@ class RequestMeter:
         return drained < _MIN_DRAIN
 
     def note_drained(self) -> None:
-        """The client read most of the answer."""
+        """Note that the client has read most of the answer."""
         self._drain_start, self._drain_size = self._loop.time(), 0
 
     def close(self) -> None:

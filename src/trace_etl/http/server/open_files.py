@@ -15,7 +15,7 @@ def fit_to_descriptors(limits: ConnectionLimits, listeners: int) -> ConnectionLi
 
     A process without free descriptors can neither accept connections nor open files and databases.
     """
-    if sys.platform == "win32":  # has no such limit
+    if sys.platform == "win32":  # Windows has no such limit
         return limits
     import resource
 

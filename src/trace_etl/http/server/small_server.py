@@ -139,7 +139,7 @@ class SmallHttpProtocol(asyncio.Protocol):
         except httptools.HttpParserError as error:
             if not isinstance(error.__context__, LimitExceeded):
                 self.refuse(HTTPStatus.BAD_REQUEST)
-        except httptools.HttpParserUpgrade:  # the request itself was submitted
+        except httptools.HttpParserUpgrade:  # the request that asks for an upgrade was submitted
             self._ignores_input = True
             self.shutdown()
         else:

@@ -8,15 +8,6 @@ from trace_etl.model.dag import Column
 
 
 @dataclass(frozen=True)
-class AddedColumn:
-    """A column that a deploy adds to a buffered dataset. Existing rows have null in it."""
-
-    dataset: str
-    column: str
-    type: str
-
-
-@dataclass(frozen=True)
 class ColumnChange:
     """The difference between a declaration and the dataset as it is."""
 

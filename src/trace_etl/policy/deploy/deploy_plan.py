@@ -1,31 +1,23 @@
 """Plan what a deploy does. The CLI prints the plan, `state` executes it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from trace_etl.model.dag import Dag, Job, JobAction, JobChange
-from trace_etl.policy.deploy.buffer_columns import AddedColumn
+from trace_etl.model.deploy_plan import (
+    AddedColumn,
+    FieldDifference,
+    GenerationContents,
+    PlannedJob,
+    PlannedName,
+)
 from trace_etl.policy.deploy.generations import (
     GENERATION_FIELDS,
     generation_hashes,
     job_definition,
     tuning_fields,
 )
-
-
-@dataclass(frozen=True)
-class GenerationContents:
-    """The contents of a generation: its partitions, or the scopes of its events if it has none."""
-
-    scopes: int = 0
-    partitions: int = 0
-    row_count: int = 0
-    byte_count: int = 0
-    ranges: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """First and last blocks; adjacent ranges are joined."""
-    tasks: int = 0
-    """The tasks that wrote the partitions. A task may write several, to several outputs."""
 
 
 @dataclass(frozen=True)
@@ -44,61 +36,13 @@ class DeployedState:
 
 
 @dataclass(frozen=True)
-class FieldDifference:
-    """A field whose value differs between the deployed definition and the new one."""
-
-    field: str
-    before: Any
-    after: Any
-
-
-@dataclass(frozen=True)
-class PlannedJob:
-    """The action that a deploy takes for one job.
-
-    - keep: no change.
-    - adopt: the new definition applies immediately, on the same generation.
-    - start: a new generation is current immediately, because the old one has no contents.
-    - build: a new generation is built beside the old one, which readers see until the new one is complete.
-    - retire: the job is removed.
-    """
-
-    name: str
-    change: JobChange
-    action: JobAction
-    generation: str | None
-    fields: list[FieldDifference]
-    because: list[str]
-    """Why its outputs get a new generation: its changed fields, or changed jobs upstream."""
-    rebuild: dict[str, GenerationContents]
-    """The contents of the old generation that the new one must cover, by output."""
-    loses_rows: bool = False
-    """Whether the old generation has rows of past ticks, which will not run again."""
-
-    @property
-    def has_new_generation(self) -> bool:
-        return self.action in ("start", "build")
-
-
-@dataclass(frozen=True)
-class PlannedName:
-    """A published name and its output, as `job.output`, before and after; None: not published."""
-
-    name: str
-    before: str | None
-    after: str | None
-    rebuild: GenerationContents | None = None
-    """The contents that the new output must cover before the name moves; None: the name moves immediately."""
-    readers: list[str] = field(default_factory=list[str])
-    """Jobs of other DAGs, as `dag.job`, that read the old output and get no new data."""
-
-
-@dataclass(frozen=True)
 class DeployPlan:
     """The actions of a deploy, for jobs and for published names."""
 
     jobs: list[PlannedJob]
     names: list[PlannedName]
+    losing_rows: list[str]
+    """Jobs whose new generation lacks appended rows that cannot be made again."""
     added_columns: list[AddedColumn] = field(default_factory=list[AddedColumn])
 
     @property
@@ -133,11 +77,6 @@ class DeployPlan:
         """Names that disappear although jobs of other DAGs read them, with these jobs."""
         return {name.name: name.readers for name in self.names if name.readers and not name.after}
 
-    @property
-    def losing_rows(self) -> list[str]:
-        """Jobs whose new generation lacks appended rows that cannot be made again."""
-        return [job.name for job in self.jobs if job.loses_rows]
-
 
 def plan_deploy(
     before: Mapping[str, DeployedState],
@@ -152,15 +91,14 @@ def plan_deploy(
         for job in dag.jobs
         if job.name not in before or before[job.name].generation != generations[job.name]
     }
-    planned = [_plan_job(job, before.get(job.name), generations, changed) for job in dag.jobs]
+    jobs = [_plan_job(job, before.get(job.name), generations, changed) for job in dag.jobs]
     appending = _find_tables_of_ticks(dag)
-    jobs = [
-        replace(job, loses_rows=job.action == "build" and job.name in appending) for job in planned
-    ]
+    losing_rows = [job.name for job in jobs if job.action == "build" and job.name in appending]
     names = {job.name for job in dag.jobs}
     removed = [name for name, old in before.items() if name not in names and old.active]
-    jobs += [PlannedJob(name, "removed", "retire", None, [], [], {}) for name in sorted(removed)]
-    return DeployPlan(jobs, _plan_names(before, published, dag, readers or {}))
+    jobs += [PlannedJob(name, "removed", "retire", [], [], {}) for name in sorted(removed)]
+    names_after = _plan_names(before, published, dag, readers or {})
+    return DeployPlan(jobs, names_after, losing_rows)
 
 
 def _find_tables_of_ticks(dag: Dag) -> set[str]:
@@ -210,19 +148,18 @@ def find_affected_jobs(
 def _plan_job(
     job: Job, old: DeployedState | None, generations: Mapping[str, str], changed: set[str]
 ) -> PlannedJob:
-    generation = generations[job.name]
     if old is None or not old.active:
-        known = old is not None and old.generation == generation
+        known = old is not None and old.generation == generations[job.name]
         action: JobAction = "adopt" if known else "start"
-        return PlannedJob(job.name, "added", action, generation, [], [], {})
+        return PlannedJob(job.name, "added", action, [], [], {})
     fields = list(find_differences(old.definition, job_definition(job)))
     change: JobChange = "changed" if fields else "unchanged"
     if job.name not in changed:
         action = "adopt" if fields or old.building else "keep"
-        return PlannedJob(job.name, change, action, generation, fields, [], {})
+        return PlannedJob(job.name, change, action, fields, [], {})
     action = "build" if old.has_contents else "start"
     because = _explain_new_generation(job, fields, changed)
-    return PlannedJob(job.name, change, action, generation, fields, because, old.contents)
+    return PlannedJob(job.name, change, action, fields, because, old.contents)
 
 
 def _explain_new_generation(

@@ -42,7 +42,7 @@ export class Task {
   putObject(url: string, content: string | Uint8Array): Promise<void>;
   /** Extend the lease, and return the answer of the platform. Fails when the lease is lost. */
   heartbeat(): Promise<{ cancel_requested: boolean }>;
-  /** Return whether someone asked to cancel the task. Fails when the lease is lost. */
+  /** Return whether the task is to be canceled. Fails when the lease is lost. */
   isCanceled(): Promise<boolean>;
 }
 

@@ -129,7 +129,7 @@ class Task {
     return this.#call("/v1/task/heartbeat", {});
   }
 
-  /** Return whether someone asked to cancel the task. Fails when the lease is lost. */
+  /** Return whether the task is to be canceled. Fails when the lease is lost. */
   async isCanceled() {
     return Boolean((await this.heartbeat()).cancel_requested);
   }

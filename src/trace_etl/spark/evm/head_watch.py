@@ -1,4 +1,4 @@
-"""Compare the heads of a pool's endpoints: a frozen or lying one must not hold the tip."""
+"""Compare the heads of a pool's endpoints: one that is frozen or wrong must not hold back the tip."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import structlog
 from trace_etl.spark.evm.rpc.set_aside import SET_ASIDE
 
 _log = structlog.stdlib.get_logger()
-_SECONDS = 120.0  # renewed by every comparison while the fault lasts
+_SECONDS = 120.0  # every comparison renews it while the fault lasts
 Reason = Literal["lagging", "unproven_head", "other_chain"]
 OnSetAside = Callable[[Reason], None]
 """Called for each endpoint that is set aside, in the thread of the follower."""
@@ -64,7 +64,7 @@ def find_tip(claims: Sequence[HeadClaim]) -> int | None:
 
 
 class HeadWatch:
-    """Reads the claims of all endpoints in threads of its own: one that hangs delays nothing else."""
+    """Reads the claims of all endpoints in threads of its own: an endpoint that hangs delays nothing else."""
 
     def __init__(
         self, urls: Sequence[str], interval: float, on_set_aside: OnSetAside = ignore_set_aside

@@ -183,7 +183,7 @@ class ChainFollower:
         if not is_behind or batch.orphaned or is_due:
             self._announce()
         else:
-            self._has_unsent = True  # also sent if the reported head never comes
+            self._has_unsent = True  # sent later, even if the head is never reached
         self.record_position(head)
         self.healthy_at = time.monotonic()
         return is_behind

@@ -41,7 +41,7 @@ _POLLING = "spark.sql.streaming.pollingDelay"
 _POLL_SECONDS = 0.1  # how soon the end of a query is noticed
 # Hashes per offset. Deeper reorganisations are resolved with the blocks in Postgres data.
 _REORG_DEPTH = 128
-_MAX_START_SECONDS = 60.0  # of a query, on a busy machine
+_MAX_START_SECONDS = 60.0  # for the start of a query on a busy machine
 _COMMITS_PER_READ = 2  # planning and logging a batch of Spark takes as long as committing one
 
 

@@ -103,7 +103,7 @@ def _convert_value(item: Any, kind: DataType) -> Any:
     if isinstance(kind, BinaryType) and isinstance(item, str) and item.startswith("0x"):
         try:
             return bytes.fromhex(item[2:])
-        except ValueError:  # `where_columns` explains it
+        except ValueError:  # `where_columns` raises BadTask for it
             return None
     if isinstance(item, bool):
         return item if isinstance(kind, BooleanType) else None

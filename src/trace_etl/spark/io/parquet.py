@@ -155,7 +155,7 @@ class ParquetFile:
 
 
 class _NarrowRows:
-    """Hashes rows from files that lack columns also without these: so their own certificates do."""
+    """Hashes rows of files that lack columns once more without these, as the files' certificates do."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema

@@ -1,6 +1,6 @@
 """Parquet files that an executor reads itself, straight into Arrow, in the order of their blocks.
 
-Reading through the JVM converts every row twice, which work on Arrow batches does not need.
+Reading through the JVM would convert every row twice, and the readers of scans work on Arrow batches.
 """
 
 import json

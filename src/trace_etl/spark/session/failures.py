@@ -54,7 +54,7 @@ def _is_of_python_worker(error: Exception) -> bool:
 def first_line(error: Exception) -> str:
     """The first line of an error, without the plan or stack trace after it."""
     lines = str(error).strip().splitlines() or [""]
-    if isinstance(error, Py4JJavaError) and len(lines) > 1:  # its first line names a Java object
+    if isinstance(error, Py4JJavaError) and len(lines) > 1:  # the first line names a Java object
         return lines[1].removeprefix(": ")
     return lines[0]
 

@@ -88,7 +88,7 @@ def _start_workers(spark: SparkSession, count: int) -> None:
 
 def _copy_batches(batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
-    importlib.import_module("pandas")  # pyarrow imports it when it makes an array
+    importlib.import_module("pandas")  # pyarrow imports pandas when it makes an array
     freeze_imports()
 
 

@@ -140,7 +140,7 @@ def _check_chain_id(chunk: BlockChunk, chain_id: int) -> None:
         values = chunk.transactions.field(name).take(pa.array(rows)).dictionary_encode()
         for code, text in enumerate(values.dictionary.to_pylist()):
             number = int(text, 16)
-            if name == "v":  # since EIP-155, it contains the chain
+            if name == "v":  # since EIP-155, `v` contains the id of the chain
                 number = (
                     (number - _FIRST_PROTECTED) // 2 if number >= _FIRST_PROTECTED else chain_id
                 )

@@ -9,8 +9,9 @@ from psycopg.types.json import Jsonb
 from trace_etl.dag.buffered_datasets import find_buffered_outputs, make_buffered_dataset
 from trace_etl.dag.positions import Located, locate
 from trace_etl.model.dag import Dag, Publication
+from trace_etl.model.deploy_plan import AddedColumn
 from trace_etl.model.errors import Fault, Invalid
-from trace_etl.policy.deploy.buffer_columns import AddedColumn, ColumnChange, find_column_changes
+from trace_etl.policy.deploy.buffer_columns import ColumnChange, find_column_changes
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_dicts
 

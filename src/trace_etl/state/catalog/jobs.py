@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from trace_etl.api.body import Name
-from trace_etl.api.user.dags.jobs import JobDetail, JobItem, UpstreamWork
+from trace_etl.api.user.dags.jobs import JobDetail, JobItem
 from trace_etl.model.dag import Activation, SourceKind
 from trace_etl.model.errors import NotFound
-from trace_etl.policy.waiting_reasons import UpstreamJob, explain_job
+from trace_etl.policy.waiting_reasons import explain_job
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.db.rows import fetch_all, fetch_dicts
 from trace_etl.state.tasks.upstream_work import list_upstream_work
@@ -102,14 +102,10 @@ async def get_job(conn: Conn, org_id: UUID, dag: str, job: str) -> JobDetail:
     row = rows[0]
     upstream = await list_upstream_work(conn, row["revision_id"])
     reason = explain_job(
+        dag,
         queued=row["queued"],
         running=row["running"],
         paused_by=row["paused_by"],
-        upstream=[_describe_upstream(work, dag) for work in upstream],
+        upstream=upstream,
     )
     return JobDetail(**row, upstream=upstream, reason=reason)
-
-
-def _describe_upstream(work: UpstreamWork, dag: str) -> UpstreamJob:
-    name = work.job if work.dag == dag else f"{work.dag}.{work.job}"
-    return UpstreamJob(name, work.queued, work.running, work.retrying, work.failed, work.paused_by)

@@ -56,7 +56,7 @@ async def add_user(conn: Conn, org_id: UUID, name: str, role: str) -> UserItem:
     return added
 
 
-# The lock serialises two admins who disable each other, so one admin always remains.
+# The lock serialises two admins that disable each other, so one admin always remains.
 _ADMINS = """
 SELECT user_name FROM memberships
  WHERE org_id = %(org_id)s AND role = 'admin' AND disabled_at IS NULL

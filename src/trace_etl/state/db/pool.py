@@ -70,7 +70,7 @@ class CheckedPool(AsyncConnectionPool[Conn]):
             try:
                 await self.check_connection(conn)
             except CONNECTION_ERRORS:
-                await self.putconn(conn)  # the pool replaces it
+                await self.putconn(conn)  # the pool replaces the broken connection
                 await self.check()
             except BaseException:
                 await self.putconn(conn)  # the caller was cancelled

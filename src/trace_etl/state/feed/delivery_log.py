@@ -22,7 +22,7 @@ async def number_new(conn: Conn, *, limit: int) -> int:
     """Number one batch of committed changes. Returns how many rows it handled."""
     row = await (await conn.execute(_HAS_NEW)).fetchone()
     if row is None or not row[0]:
-        return 0  # without a lock
+        return 0  # nothing to number, so no lock is taken
     values = {"limit": limit, "keepers": sorted(COLUMN_KEEPERS)}
     row = await (await conn.execute(_NUMBER, values)).fetchone()
     return row[0] if row else 0

@@ -164,5 +164,5 @@ async def move_pointers(
         raise ConcurrentCommit from error
     moved = [MovedPartition(*row) for row in found]
     if any(m.is_surprise for m in moved):
-        raise ConcurrentCommit  # its content hash is not known here
+        raise ConcurrentCommit  # the content hash of that partition was not compared
     return moved

@@ -8,7 +8,7 @@ from trace_etl.model.task import Fence
 from trace_etl.state.db.pool import Conn
 from trace_etl.state.partitions.new_partition import NewPartition
 
-# Its attempts end with `not_final`, and do not count, until the blocks are final.
+# The attempts of the task end with `not_final`, and do not count, until the blocks are final.
 _RECHECK = """
 SELECT task_id FROM create_tasks(ARRAY(
     SELECT with_parameters(

@@ -7,9 +7,9 @@ from uuid import UUID
 from psycopg.types.multirange import Multirange
 
 from trace_etl.model.dag import Dag
+from trace_etl.model.deploy_plan import GenerationContents
 from trace_etl.policy.deploy.deploy_plan import (
     DeployedState,
-    GenerationContents,
     find_affected_jobs,
 )
 from trace_etl.state.db.pool import Conn, forbid_table_scans

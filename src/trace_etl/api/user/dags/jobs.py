@@ -6,6 +6,7 @@ from uuid import UUID
 
 from trace_etl.api.body import ListReply, Reply
 from trace_etl.model.dag import Activation, Priority, SourceKind
+from trace_etl.model.waiting import UpstreamJob
 
 
 class JobItem(Reply):
@@ -44,17 +45,10 @@ class JobOutputItem(Reply):
     published: str | None
 
 
-class UpstreamWork(Reply):
+class UpstreamWork(Reply, UpstreamJob):
     """An upstream job with unfinished or failed tasks. `distance` 1 is a direct input."""
 
-    dag: str
-    job: str
     distance: int
-    queued: int
-    running: int
-    retrying: int
-    failed: int
-    paused_by: str | None
 
 
 class JobFailure(Reply):

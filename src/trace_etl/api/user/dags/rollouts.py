@@ -1,73 +1,20 @@
 """Deploy plans, rollouts and rollbacks."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 from trace_etl.api.body import Reply
-from trace_etl.model.dag import JobAction, JobChange
+from trace_etl.model.deploy_plan import AddedColumn, PlannedJob, PlannedName
 
 Blocks = tuple[int, int]
 """First and last block."""
 
 
-class StockItem(Reply):
-    """The content of a generation."""
-
-    scopes: int
-    partitions: int
-    row_count: int
-    byte_count: int
-    ranges: list[Blocks]
-    tasks: int
-    """The tasks that wrote the partitions."""
-
-
-class FieldChangeItem(Reply):
-    field: str
-    before: Any
-    after: Any
-
-
-class JobPlanItem(Reply):
-    name: str
-    change: JobChange
-    action: JobAction
-    """keep: no change. adopt: use the new definition with the same generation. start: a new generation
-    that is current immediately. build: a new generation that becomes current when it is complete.
-    retire: the job stops."""
-    fields: list[FieldChangeItem]
-    because: list[str]
-    """Why its outputs get a new generation: changed fields of the job, or changed upstream jobs."""
-    rebuild: dict[str, StockItem]
-    """Per output: the content of the old generation, which the new one must cover."""
-
-
-class NameChangeItem(Reply):
-    name: str
-    before: str | None
-    """`job.output`; null if the name is new."""
-    after: str | None
-    """`job.output`; null if the name is removed."""
-    rebuild: StockItem | None
-    """Content that the new output must cover before the name moves."""
-    readers: list[str]
-    """Jobs of other DAGs, as `dag.job`, that read the old output. They keep their data, and receive no new
-    data under this name."""
-
-
-class AddedColumnItem(Reply):
-    """A nullable column that is added to a buffered dataset. Existing rows have null in it."""
-
-    dataset: str
-    column: str
-    type: str
-
-
 class DagPlan(Reply):
-    jobs: list[JobPlanItem]
-    names: list[NameChangeItem]
-    added_columns: list[AddedColumnItem] = []
+    jobs: list[PlannedJob]
+    names: list[PlannedName]
+    added_columns: list[AddedColumn] = []
     builds: bool
     """Whether new generations are built first and become current later."""
     partitions: int

@@ -7,27 +7,21 @@ from uuid import UUID
 from trace_etl.api.body import ListReply, Reply
 from trace_etl.api.task.payload import TaskParameters
 from trace_etl.model.task import TaskStatus
+from trace_etl.model.waiting import TaskState
 
 
-class TaskItem(Reply):
+class TaskItem(Reply, TaskState):
     task_id: UUID
     dag: str
     job: str
     operator: str
-    runtime: str
-    status: TaskStatus
-    attempt: int
-    max_attempts: int
     partition_key: str | None
     cursor: int | None
     worker_id: str | None
     created_at: datetime
-    queued_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    retry_at: datetime | None
     error_code: str | None
-    error_message: str | None
     reason: str | None
     """A sentence that says why the task is not running."""
 

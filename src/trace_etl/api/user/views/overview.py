@@ -4,35 +4,24 @@ from datetime import datetime
 from uuid import UUID
 
 from trace_etl.api.body import Reply
-from trace_etl.model.health import ProblemKind
+from trace_etl.model.health import ChainFacts, HealthProblem
 
 
-class FollowedChain(Reply):
+class FollowedChain(Reply, ChainFacts):
     """An always_on source, and how far it is."""
 
-    dag: str
-    job: str
-    task_id: UUID
-    status: str
     cursor: int | None
     """The newest block or position that it published; null if it published none."""
     advanced_at: datetime | None
     """When it published that position."""
-    is_paused: bool
     head: int | None
     """The head of the chain, as the follower last saw it; null if it has not reported one."""
     head_at: datetime | None
     """The time in the header of the head."""
     position: int | None
     """The last block that it wrote. A paused follower writes blocks and does not publish them."""
-    lag_blocks: int | None
-    """Blocks from `position` to `head`."""
-    lag_seconds: int | None
-    """Seconds between the headers of both; null if unknown."""
     reported_at: datetime | None
     """When it last reported the head, usually a few seconds ago."""
-    silent_seconds: int | None
-    """Seconds since that report, or since the attempt started; null if no attempt runs."""
     reorganisations: int
     """Reorganisations in the last 24 hours."""
     worker_id: str | None
@@ -46,18 +35,6 @@ class MinuteItem(Reply):
     minute: datetime
     completed: int
     failed: int
-
-
-class HealthProblem(Reply):
-    """A problem that a person should look at, and the object that has it."""
-
-    kind: ProblemKind
-    message: str
-    count: int
-    dag: str | None
-    job: str | None
-    task_id: UUID | None
-    runtime: str | None
 
 
 class Overview(Reply):

@@ -48,7 +48,7 @@ class QueryPrompt:
             try:
                 text = session.prompt("trace> ").strip()
             except KeyboardInterrupt:
-                continue  # drops the line
+                continue  # Ctrl-C drops the line
             except EOFError:
                 return
             if text == "\\q":

@@ -60,7 +60,7 @@ async function sendWithToken(url, options) {
     if (error.problem?.code !== "csrf_mismatch") throw error;
     await loadSession(); // another tab opened a new session
     if (session.value?.name === user) return call();
-    location.reload(); // of another user, who did not ask for this
+    location.reload(); // the session is of another user: the call must not run in its name
     throw error;
   }
 }

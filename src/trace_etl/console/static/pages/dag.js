@@ -273,7 +273,7 @@ function pause(dag, job) {
   ask({
     title: `Pause ${job ? `${dag}.${job}` : `all jobs of ${dag}`}?`,
     body: html`<p>No task is created or started until the pause is removed. Running tasks continue. Events wait and are not lost.</p>
-      <label>Reason<input maxlength="500" placeholder="Shown to everyone who asks why nothing runs" onInput=${(event) => (body.reason = event.target.value)} /></label>`,
+      <label>Reason<input maxlength="500" placeholder="Shown to users who look at a paused job" onInput=${(event) => (body.reason = event.target.value)} /></label>`,
     action: "Pause",
     run: async () => `Paused ${format.count((await post("pauses", body)).jobs.length, "job")}.`,
   });

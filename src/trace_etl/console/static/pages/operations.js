@@ -164,7 +164,7 @@ function Checks() {
       { label: "Message", width: "minmax(150px, 2fr)", wide: true, render: (c) => html`<span title=${c.message}>${c.message}</span>` },
       { label: "Checked", width: "90px", align: "right", render: (c) => html`<${Time} at=${c.checked_at} />` }]} />
       ${items.some((c) => c.state === "holding") && html`<div class="table-foot actions">Accept the rows that consumers wait for, or rebuild them: <${Command} text="trace accept --help" /></div>`}`
-    : html`<${Empty} title=${all ? "No check has run." : "No check failed."}>Checks of a DAG file judge the rows of a partition before they are committed.</${Empty}>`}</${Loaded}></${Panel}>`;
+    : html`<${Empty} title=${all ? "No check has run." : "No check failed."}>Checks of a DAG file test the rows of a partition before they are committed.</${Empty}>`}</${Loaded}></${Panel}>`;
 }
 
 const EVENT_FILTERS = { "": {}, waiting: { routed: false }, deferred: { deferred: true } };

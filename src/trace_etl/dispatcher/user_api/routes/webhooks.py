@@ -17,7 +17,7 @@ from trace_etl.state.routing import webhooks
 
 router = APIRouter(prefix="/v1", tags=["webhooks"])
 MAX_BYTES = 64 * 1024
-_MAX_BYTES = 1024 * 1024  # before the source is known
+_MAX_BYTES = 1024 * 1024  # the limit before the source is known
 _BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": {}}}}
 }

@@ -18,26 +18,11 @@ async def list_runtimes(user: CallerDep, ctx: ContextDep) -> RuntimeList:
 
 async def _describe(ctx: Context, name: str) -> RuntimeItem:
     entry, queue = ctx.runtimes.entries[name], ctx.runtimes.queue_of(name)
+    fields = {**entry.model_dump(), "name": name, "isolation": entry.level}
     if entry.launcher == "dispatcher":
-        return RuntimeItem.model_validate(
-            {
-                **entry.model_dump(),
-                "isolation": entry.level,
-                "name": name,
-                "queue": None,
-                "workers": 1,
-                "worker_ids": [],
-            }
-        )
+        return RuntimeItem.model_validate({**fields, "queue": None, "workers": 1, "worker_ids": []})
     consumers = await ctx.queue.consumers(queue)
     workers = None if consumers is None else len(consumers)
     return RuntimeItem.model_validate(
-        {
-            **entry.model_dump(),
-            "isolation": entry.level,
-            "name": name,
-            "queue": queue,
-            "workers": workers,
-            "worker_ids": sorted(consumers or ()),
-        }
+        {**fields, "queue": queue, "workers": workers, "worker_ids": sorted(consumers or ())}
     )

@@ -1,7 +1,6 @@
 """The state of everything, and failures by error."""
 
 import time
-from dataclasses import fields
 from uuid import UUID
 
 import structlog
@@ -11,11 +10,11 @@ from trace_etl.api.body import Name
 from trace_etl.api.user.views.overview import (
     FailureGroups,
     FollowedChain,
-    HealthProblem,
     Overview,
 )
 from trace_etl.dispatcher.user_api.context import CallerDep, Context, ContextDep
-from trace_etl.policy.health import ChainFacts, HealthFacts, WorkerFacts, find_problems
+from trace_etl.model.health import HealthProblem
+from trace_etl.policy.health import HealthFacts, WorkerFacts, find_problems
 from trace_etl.queues.queue import QueueUnavailable
 from trace_etl.state.db.snapshots import snapshot
 from trace_etl.state.feed import overview
@@ -27,7 +26,6 @@ REST = 9.0
 """An overview is returned again for this many times the seconds that it took, so that pages which ask
 for it on each change use at most a tenth of a connection, however many tasks there are."""
 _MAX_AGE_SECONDS = 5.0
-_CHAIN_FACTS = {field.name for field in fields(ChainFacts)}
 
 
 @router.get("/overview")
@@ -82,9 +80,9 @@ async def _list_problems(
         paused=totals["paused"],
         waiting_without_workers=waiting,
         workers=workers,
-        chains=[ChainFacts(**chain.model_dump(include=_CHAIN_FACTS)) for chain in chains],
+        chains=chains,
     )
-    return [HealthProblem(**vars(problem)) for problem in find_problems(facts)]
+    return find_problems(facts)
 
 
 async def _count_waiting_without_workers(ctx: Context, live: list[LiveTasks]) -> dict[str, int]:

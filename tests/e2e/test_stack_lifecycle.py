@@ -430,6 +430,18 @@ def test_a_full_disk_is_reported_before_anything_starts(full_disk: Path) -> None
     assert "what to do: free at least" in refused.stderr
 
 
+def test_a_first_start_on_a_taken_port_leaves_nothing_behind(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
+        for mode in (["--detach"], []):
+            refused = start(tmp_path / "new", *mode, "--api-port", port)
+            assert refused.returncode == 1
+            assert f"port {port} (api) is taken" in refused.stderr
+            assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "run"),
     [

@@ -116,6 +116,8 @@ def prepare(home: Home, options: Options, services: ListServices, temporary: Pat
     uid = configuration.parse_postgres_uid(environment)
     postgres = EmbeddedPostgres(home.postgres, passfile=home.pgpass, uid=uid)
     ownership.check(home)
+    if not postgres.data.exists():
+        configuration.choose_ports(saved.ports, options.ports)  # a refused start makes no database
     postgres.prepare()
     ownership.mark(home)
     ports = configuration.choose_ports(saved.ports, options.ports)

@@ -212,6 +212,8 @@ def test_a_trigger_of_an_unknown_or_non_manual_job_is_refused_with_the_reason(
     assert "no job 'request' in a deployed DAG 'nothing'" in line
     (line,) = shell.refused("trigger", "quickstart", "ingest", "--range", "0-1")
     assert "is not a manual or cron source" in line
+    (line,) = shell.refused("trigger", "quickstart", "request")
+    assert "--range 0-9999" in line
 
 
 # --- tasks ------------------------------------------------------------------------------------

@@ -345,6 +345,8 @@ def test_overview_map_and_versions_print_the_answers_of_the_api(shell: Shell) ->
 def test_the_end_of_a_log_and_the_sql_of_a_task_are_printed(shell: Shell) -> None:
     (task,) = shell.bench.tasks(1)
     attempt = shell.bench.claimed(task)
+    silent = CliRunner().invoke(app, ["logs", task], env=shell.environment)
+    assert (silent.stdout, silent.stderr) == ("", "The task has printed nothing.\n")
     text = "".join(f"line {n} €\n" for n in range(9_000))  # more than one window
     for start in range(0, len(text), 40_000):
         position = len(text[:start].encode())

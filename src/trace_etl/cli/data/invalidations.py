@@ -16,7 +16,7 @@ from trace_etl.cli.options import (
     WideOption,
     parse_range,
 )
-from trace_etl.cli.output import format_job, format_time, print_answer
+from trace_etl.cli.output import format_count, format_job, format_time, print_answer
 
 _EXIT_USAGE = 2
 
@@ -84,7 +84,8 @@ def _parse_filter(conditions: list[str]) -> dict[str, Any]:
 
 def _print_invalidated(answer: Answer) -> None:
     if answer["rebuilding"]:
-        typer.echo(f"{answer['rebuilding']} tasks rebuild it; derived data follows.")
+        count = format_count(answer["rebuilding"], "task")
+        typer.echo(f"Rebuilding the scope with {count}. Derived data follows.")
     else:
         scope = _format_scope(answer)
         typer.echo(f"Invalid: {scope}. `trace invalidations` shows the progress of the rebuild.")

@@ -9,7 +9,7 @@ import typer
 from trace_etl.cli.client import Answer, StackClient, session
 from trace_etl.cli.ids import resolve_id
 from trace_etl.cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from trace_etl.cli.output import print_json
+from trace_etl.cli.output import print_json, print_note
 from trace_etl.cli.tasks.tasks import TaskArgument
 
 _POLL_SECONDS = 1.0
@@ -48,11 +48,15 @@ def logs(
             if not follow:
                 return
             attempt, start = last["attempt"], last["next_start"]
+        has_output = False
         for answer in _read(client, path, attempt, follow, start):
+            has_output = True
             if as_json:
                 print_json(answer)
             else:
                 _print_parts(answer)
+        if not has_output and tail is None:
+            print_note("The task has printed nothing.")
 
 
 def _read_tail(client: StackClient, path: str, attempt: int | None, lines: int) -> Answer:

@@ -23,7 +23,7 @@ _ROWS = ListTable(
         "error": itemgetter("last_error"),
     },
     wide=["target", "next try"],
-    empty="The outbox is empty.",
+    empty="No such rows in the outbox.",
     right=["row", "tries"],
 )
 

@@ -80,7 +80,7 @@ async def list_targets(conn: Conn, org_id: UUID, dag: str, job: str) -> list[Bac
         conn, BackfillTarget, _LIST_TARGETS, {"org_id": org_id, "dag": dag, "job": job}
     )
     if not targets:
-        raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
+        raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace jobs` lists them")
     return targets
 
 

@@ -31,7 +31,7 @@ async def require_published(conn: Conn, scope: NewInvalidation) -> None:
         name = scope.partition_key or f"{scope.range_start}-{scope.range_end}"
         raise NotFound(
             f"nothing was published for {name}, so nothing can be invalidated; "
-            "`trace dataset` lists the partitions"
+            "`trace dataset NAME` lists the partitions"
         )
 
 

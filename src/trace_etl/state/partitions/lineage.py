@@ -67,7 +67,9 @@ async def get_writer(conn: Conn, dataset_version: UUID, partition_key: str) -> t
     values = {"dataset_version": dataset_version, "partition_key": partition_key}
     row = await (await conn.execute(_WRITER, values)).fetchone()
     if row is None:
-        raise NotFound(f"no partition {partition_key!r} is committed; `trace dataset` lists them")
+        raise NotFound(
+            f"no partition {partition_key!r} is committed; `trace dataset NAME` lists them"
+        )
     return row[0], row[1]
 
 

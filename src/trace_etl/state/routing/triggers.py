@@ -98,7 +98,7 @@ async def trigger(
     values = {"org_id": org_id, "dag": dag, "job": job}
     source = await fetch_one(conn, _Source, _FIND_SOURCE, values)
     if source is None or not source.active:
-        raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace dags` lists them")
+        raise NotFound(f"no job {job!r} in a deployed DAG {dag!r}; `trace jobs` lists them")
     if source.activation != "source" or source.kind is None or source.kind not in kinds:
         raise Conflict(
             f"job {job!r} cannot be triggered: it is not a {' or '.join(kinds)} source; name one"
@@ -127,7 +127,10 @@ def _check_scope(kind: str, job: str, scope: TriggerScope) -> TriggerScope:
             f"job {job!r} is a manual source: only a cron source takes the time of a tick; leave it out"
         )
     if not has_scope and scope.payload is None:
-        rule = "is required for a manual source, or `cursor`, `partition_key` or `payload`"
+        rule = (
+            "is required for a manual source: give blocks (`--range 0-9999`), a cursor (`--cursor`), "
+            "a partition key (`--key`) or a payload (`--payload`)"
+        )
         raise Invalid([Fault("start", rule)])
     if len(orjson.dumps(scope.payload)) > _MAX_PAYLOAD_BYTES:
         raise Invalid(

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
+from support.cli import TRACE, run_command
 from support.services.dispatcher import Live, Secrets, live
 from support.services.postgres import Templates, copied
 from support.services.query import LiveQuery, Warehouse, running_query_service
@@ -36,7 +36,6 @@ from trace_etl.lite.home import Home
 from trace_etl.model.column_stream import MAGIC
 from trace_etl.model.storage import hot_table
 
-TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 DAG = """
 name: analysts
 jobs:
@@ -93,10 +92,8 @@ class Analyst:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "TRACE_HOME": str(self.home), "XDG_STATE_HOME": str(self.home)}
 
-    def trace(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*TRACE, *words], capture_output=True, text=True, env=self.environment, **options
-        )
+    def trace(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return run_command(*words, TRACE_HOME=str(self.home), XDG_STATE_HOME=str(self.home))
 
     def out(self, *words: str) -> str:
         done = self.trace(*words)

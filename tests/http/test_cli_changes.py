@@ -22,7 +22,6 @@ from support.waiting import eventually
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
 
-PROGRAM = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 SPLIT = """
 name: chop
 jobs:

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from support.cli import run_command
+from support.cli import TRACE, run_command
 from support.dags.rollouts import RolloutDag
 from support.lifecycle.lifecycle import bench
 from support.services.dispatcher import Secrets, live
 from trace_etl.lite import connection
 from trace_etl.lite.home import Home
 from trace_etl.lite.postgres.databases import Dsns
-
-PROGRAM = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class Shell:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*PROGRAM, *arguments],
+            [*TRACE, *arguments],
             env={**os.environ, **self.settings},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

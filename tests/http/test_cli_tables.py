@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringT
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from support.cli import TRACE
 from support.dags.pressure import graph
 from support.data.buffered import publish_unwritten
 from support.lifecycle.lifecycle import Bench, bench
@@ -32,7 +32,6 @@ from trace_etl.lite.processes import lock, record
 from trace_etl.lite.processes.record import ServiceRecord
 from trace_etl.spark.analysis import Analysis
 
-TRACE = [sys.executable, "-c", "from trace_etl.cli.main import main; main()"]
 DAG = "ethereum_mainnet_decentralised_exchange_volumes"
 JOB = "decode_uniswap_v3_swap_events_of_all_pools"
 AFTER = "aggregate_daily_volumes_by_pool"

@@ -22,9 +22,9 @@ unexport PYTHONDONTWRITEBYTECODE
   bench reference lock clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.runtime ## Run the main job end to end on an embedded stack
+demo: $(VENV)/.runtime ## Run the quickstart DAG end to end on a temporary stack
 	@$(BIN)/trace demo $(DEMO)
 
 test: $(VENV)/.dev $(VENV)/.prepared ## Run the tests
@@ -39,16 +39,16 @@ test-browser: $(VENV)/.dev $(VENV)/.prepared web/node_modules/.installed $(ANVIL
 console: web/node_modules/.installed ## Bundle the libraries of the web console again (needs npm)
 	node web/bundle.mjs
 
-console-screenshots: $(VENV)/.dev web/node_modules/.installed ## Take screenshots of every page of the console [SHOTS=directory]
+console-screenshots: $(VENV)/.dev web/node_modules/.installed ## Take screenshots of every page of the web console [SHOTS=directory]
 	$(BIN)/python tests/browser/screenshots.py $(or $(SHOTS),artifacts/console)
 
 test-cluster: $(VENV)/.dev $(VENV)/.prepared ## Run the quickstart on a standalone Spark cluster and through Spark Connect
 	$(BIN)/pytest -n 0 tests/cluster $(TESTS)
 
-test-peers: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Compare with the tools people use today (needs Python 3.11)
+test-peers: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Compare every field with cryo and ethereum-etl (needs Python 3.11)
 	$(BIN)/pytest -n 0 tests/peers $(TESTS)
 
-test-liars: $(VENV)/.bench $(VENV)/.prepared $(VENV)/ethereum-etl/.installed ## Lie to Trace, cryo and ethereum-etl, and print who wrote wrong rows
+test-liars: $(VENV)/.bench $(VENV)/.prepared $(VENV)/ethereum-etl/.installed ## Serve wrong answers to Trace, cryo and ethereum-etl, and print which one wrote wrong rows (needs Python 3.11)
 	TRACE_TEST_PEERS=1 $(BIN)/pytest -n 0 -s tests/liars tests/e2e/test_liars.py $(TESTS)
 
 test-s3: $(VENV)/.dev $(VENV)/.prepared $(VENV)/ministack/.installed ## Run the tests against a server of S3, IAM and STS
@@ -57,7 +57,7 @@ test-s3: $(VENV)/.dev $(VENV)/.prepared $(VENV)/ministack/.installed ## Run the 
 test-lambda: $(VENV)/.dev tests/lambda/node_modules/.installed ## Run functions with the official clients of AWS Lambda (needs npm, cmake and g++)
 	TRACE_REQUIRE_LAMBDA_CLIENT=1 $(BIN)/pytest -n 0 tests/unit/test_lambda_environments.py $(TESTS)
 
-test-all: packages prepared ## Run all of these tests in one run
+test-all: packages prepared ## Run all tests, also those of the targets above, in one run
 	TRACE_REQUIRE_SANDBOX=1 $(if $(RIC),TRACE_REQUIRE_LAMBDA_CLIENT=1) $(BIN)/pytest -n $(WORKERS) -o 'norecursedirs=.* node_modules' $(TESTS)
 
 packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(VENV)/ministack/.installed $(ANVIL) $(NATIVE) $(RIC) web/node_modules/.installed ## Install the packages of all targets

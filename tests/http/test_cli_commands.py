@@ -128,6 +128,7 @@ def test_the_rows_of_a_table_in_postgres_are_counted(query_shell: Shell) -> None
         hot_tables.copy_rows(conn, table, [rows])
     counted = {i["name"]: i["row_count"] for i in query_shell.json("datasets")["items"]}
     assert (counted["newest"], counted["blocks"]) == (7, 10)
+    assert query_shell.json("dataset", "newest")["row_count"] == 7
     query_shell.out("remove", "followed", "--yes")
 
 
@@ -280,7 +281,7 @@ def test_datasets_are_listed_with_their_committed_blocks(query_shell: Shell) -> 
     assert "quickstart.ingest.blocks" in query_shell.out("datasets", "--wide")
     detail = query_shell.out("dataset", "blocks")
     assert "gaps         none" in detail and "blocks       0-9" in detail
-    assert "(current, 1 partitions)" in detail
+    assert "(current, 1 partition)" in detail
     assert query_shell.json("dataset", "blocks")["row_count"] == 10
     (line,) = query_shell.refused("dataset", "nothing")
     assert "no published dataset 'nothing'" in line

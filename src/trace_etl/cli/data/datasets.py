@@ -17,6 +17,7 @@ from trace_etl.cli.listing import ListTable, print_list_answer
 from trace_etl.cli.options import DEFAULT_HOME, DatasetArgument, HomeOption, JsonOption, WideOption
 from trace_etl.cli.output import (
     Columns,
+    format_count,
     format_id,
     format_job,
     format_number,
@@ -64,6 +65,7 @@ def dataset(
             print_answer({"name": name, "columns": columns}, as_json, _print_schema)
             return
         answer = client.get(f"/v1/datasets/{quote_segment(name)}", limit=limit)
+        _count_rows_of_table(client, answer)
     print_answer(answer, as_json, _print_dataset)
 
 
@@ -110,7 +112,7 @@ def _print_dataset(item: Answer) -> None:
 
 def _format_generations(items: list[dict[str, Any]]) -> str:
     return ", ".join(
-        f"{g['generation_no']} ({g['state']}, {format_number(g['partitions'])} partitions)"
+        f"{g['generation_no']} ({g['state']}, {format_count(g['partitions'], 'partition')})"
         for g in items
     )
 

@@ -186,7 +186,7 @@ def test_calls_that_need_too_much_memory_together_are_refused(broker: Broker) ->
 def test_a_call_whose_body_is_not_a_json_object_is_refused(
     body: bytes, connection: BrokerConnection, services: Services
 ) -> None:
-    with pytest.raises(CallFailed, match="must be a JSON object"):
+    with pytest.raises(CallFailed, match="is not a JSON object"):
         connection.send("POST", "/v1/task/events", body)
     assert services.requests == []
 

@@ -87,7 +87,7 @@ def _make_second_version(group: Cgroup, limits: Limits) -> None:
         (directory / "cgroup.subtree_control").write_text("+memory +pids")
     made = group.add(parent)
     (made / "memory.max").write_text(str(limits.memory_bytes))
-    with suppress(OSError):  # a machine without swap
+    with suppress(OSError):  # the machine has no swap
         (made / "memory.swap.max").write_text("0")
     (made / "pids.max").write_text(str(limits.processes))
 
@@ -114,7 +114,7 @@ def _remove_left(parent: Path) -> None:
         if removed >= _MAX_REMOVED:
             return
         if not directory.is_dir():
-            continue  # a file of the kernel
+            continue  # the entry is a file of the kernel
         with suppress(OSError), _locked(directory, fcntl.LOCK_NB):
             directory.rmdir()
             removed += 1

@@ -117,7 +117,7 @@ def _test_namespaces() -> Finding:
     shared = [name for name, own in zip(names, ours, strict=True) if own in lines]
     if code == 0 and len(lines) == len(names) and not shared:
         return Finding("namespaces", True, "user, mount, process, network, IPC and host name")
-    problem = f"not separated: {', '.join(shared)}" if shared else _last(lines)
+    problem = f"not separated: {', '.join(shared)}" if shared else _get_last_line(lines)
     return Finding("namespaces", False, problem, explain_namespaces(problem))
 
 
@@ -127,9 +127,11 @@ def _test_call_filter() -> Finding:
         return Finding("call filter", False, rule, "use a machine with x86-64 or ARM64")
     open_code, _ = _run(_SOCKET, Layers(seccomp=False))
     closed_code, lines = _run(_SOCKET, Layers())
-    works = open_code == 0 and closed_code != 0 and "not supported" in _last(lines)
+    works = open_code == 0 and closed_code != 0 and "not supported" in _get_last_line(lines)
     fix = "" if works else "use a kernel with CONFIG_SECCOMP_FILTER"
-    return Finding("call filter", works, "a socket was refused" if works else _last(lines), fix)
+    return Finding(
+        "call filter", works, "a socket was refused" if works else _get_last_line(lines), fix
+    )
 
 
 def _test_landlock() -> Finding:
@@ -137,8 +139,8 @@ def _test_landlock() -> Finding:
         fix = "use Linux 5.19 or newer with Landlock enabled (lsm=…,landlock)"
         return Finding("landlock", False, "the kernel has none", fix, is_required=False)
     code, lines = _run(_LIST_ROOT, Layers())
-    works = code != 0 and "PermissionError" in _last(lines)
-    detail = f"version {landlock.version()}: a read was refused" if works else _last(lines)
+    works = code != 0 and "PermissionError" in _get_last_line(lines)
+    detail = f"version {landlock.version()}: a read was refused" if works else _get_last_line(lines)
     return Finding("landlock", works, detail, is_required=False)
 
 
@@ -152,7 +154,7 @@ def _test_network() -> Finding:
     has_route = any(line.startswith("route") for line in lines)
     if closed_code != 0 and open_code == 0 and not has_route:
         return Finding("network", True, "no route, and a port of this machine was not reached")
-    detail = _last(lines) if open_code == 0 else "the test could not reach a port itself"
+    detail = _get_last_line(lines) if open_code == 0 else "the test could not reach a port itself"
     return Finding("network", False, detail, explain_namespaces(detail))
 
 
@@ -285,7 +287,7 @@ def _run(code: str, layers: Layers) -> tuple[int, list[str]]:
     return ended.exit_code, ended.output.decode("utf-8", "replace").strip().splitlines()
 
 
-def _last(lines: list[str]) -> str:
+def _get_last_line(lines: list[str]) -> str:
     return lines[-1] if lines else "no output"
 
 

@@ -33,7 +33,7 @@ class PrivateView:
         return [self.paths[_TEMPORARY], *_DEVICES]
 
     def translate(self, word: str) -> str:
-        """Return a path of this host. Other words stay as they are."""
+        """Return the path on this host of a known path. Every other argument stays unchanged."""
         for known in sorted(self.paths, key=len, reverse=True):
             if word == known or word.startswith(f"{known}/"):
                 return self.paths[known] + word.removeprefix(known)
@@ -51,7 +51,7 @@ def make_view(shown: Sequence[Shown], uid: int) -> PrivateView:
     No process of the user may run.
     """
     prefix = f"trace-function-{uid}-"
-    for left in Path(_TEMPORARY).glob(f"{prefix}*"):  # by a worker that was killed
+    for left in Path(_TEMPORARY).glob(f"{prefix}*"):  # left by a worker that was killed
         if left.lstat().st_uid == os.geteuid():
             shutil.rmtree(left, ignore_errors=True)
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=_TEMPORARY))
@@ -91,7 +91,9 @@ def _copy(entry: Shown, root: Path) -> Path:
         shutil.copytree(entry.source, target)
     else:
         shutil.copy(entry.source, target)
-    above = [path for path in target.parents if path.is_relative_to(root)]  # as the umask made them
+    above = [
+        path for path in target.parents if path.is_relative_to(root)
+    ]  # the umask chose their modes
     for path in (target, *target.rglob("*"), *above):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
     return target

@@ -53,7 +53,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers of a sandbox. Only tests switch one off, to show what it or another one stops."""
+    """The layers of a sandbox. Only tests switch a layer off, to show which attacks each one stops."""
 
     seccomp: bool = True
     landlock: bool = True
@@ -372,13 +372,13 @@ class SandboxedProcess:
         finally:
             os.close(process)
             if self._own_uid is not None:
-                end_all_of(self._own_uid)  # what has left the tree holds the output open
+                end_all_of(self._own_uid)  # processes that left the tree hold the output open
             if not self._is_decided.is_set():
                 self._note_start()
 
     def _note_start(self) -> None:
         """Read the byte that `confine.py` writes before it becomes the program, if it came so far."""
-        with suppress(BlockingIOError):  # processes of a sandbox that ended before still end
+        with suppress(BlockingIOError):  # an earlier sandbox with this id may still be ending
             self._has_started = os.read(self._start_notice, 1) != b""
         self._is_decided.set()
 

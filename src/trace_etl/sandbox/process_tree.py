@@ -65,7 +65,7 @@ def _list_children(pid: int) -> list[int]:
             return [child.pid for child in psutil.Process(pid).children()]
         return []
     found: list[int] = []
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):
                 words = (thread / "children").read_text().split()

@@ -136,7 +136,7 @@ class Spawner:
                 with self._lock:
                     process = self._running.get(answer["number"])
                 if process is None:
-                    continue  # it ended before it was flushed
+                    continue  # the program ended before it was flushed
                 with self._lock:
                     if not answer.keys() & {"part", "flushed", "started"}:
                         del self._running[answer["number"]]
@@ -193,7 +193,7 @@ class SpawnerServer:
             self._answer(number, unavailable=[error.problem, error.fix])
         except (OSError, ValueError) as error:
             self._answer(number, error=str(error))
-        except Exception as error:  # a defect; the worker waits for an answer all the same
+        except Exception as error:  # a defect: the worker still waits for an answer
             traceback.print_exc()
             self._answer(number, error=f"the sandbox failed: {error!r}")
         finally:
@@ -211,7 +211,7 @@ class SpawnerServer:
 
     def _kill(self, number: int) -> None:
         with self._lock:
-            self._killed.add(number)  # it may not have started yet
+            self._killed.add(number)  # the program may not have started yet
             process = self._running.get(number)
         if process is not None:
             process.kill()

@@ -62,7 +62,7 @@ def _find_processes() -> dict[int, list[int]]:
     """Return the processes of each user id for sandboxes, also those that ended and are not reaped."""
     found: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
-        with suppress(FileNotFoundError):  # reaped
+        with suppress(FileNotFoundError):  # the process was reaped
             if entry.name.isdigit() and (uid := entry.stat().st_uid) in _UIDS:
                 found.setdefault(uid, []).append(int(entry.name))
     return found

@@ -127,12 +127,14 @@ class Broker:
     def _answer(self, request: StrictRequest) -> StrictAnswer:
         attempt = self._attempt
         if attempt is None:
-            raise RequestRefused(403, "forbidden", "no task of this function runs")
+            raise RequestRefused(403, "forbidden", "no task of this function runs; stop")
         try:
             reply = self._forward(attempt, request)
         except httpx.HTTPError as error:
             _log.warning("broker_upstream_failed", error=repr(error))
-            raise RequestRefused(503, "unavailable", "the platform does not answer") from error
+            raise RequestRefused(
+                503, "unavailable", "the platform does not answer; try again"
+            ) from error
         kept = {name: reply.headers[name] for name in _PASSED_BACK if name in reply.headers}
         length = reply.headers.get("content-length")
         return StrictAnswer(
@@ -155,7 +157,11 @@ class Broker:
         if method in ("GET", "HEAD", "PUT") and _OBJECTS.fullmatch(target):
             _refuse_traversal(target)
             return self._send_object(attempt, request, ours, allowed)
-        raise RequestRefused(403, "forbidden", f"a function cannot call {method} {target[:100]}")
+        raise RequestRefused(
+            403,
+            "forbidden",
+            f"a function cannot call {method} {target[:100]}; use the calls of the SDK",
+        )
 
     def _send_object(
         self,
@@ -229,11 +235,11 @@ def _add_fence(content: bytes, identity: AttemptIdentity) -> tuple[bytes, dict[s
         batch = {name: sent.get(name) for name in _COUNTED}
         return json.dumps(sent, allow_nan=False).encode(), batch
     except (ValueError, RecursionError) as error:
-        raise RequestRefused(422, "invalid", "the body must be a JSON object") from error
+        raise RequestRefused(422, "invalid", "the body is not a JSON object; send one") from error
 
 
 def _refuse_traversal(target: str) -> None:
     # Not with httpx.URL: it resolves `..` before the check.
     parts = unquote(target.partition("?")[0]).split("/")[1:]
     if {"", ".", ".."} & set(parts):
-        raise RequestRefused(403, "forbidden", "the path has an empty part, `.` or `..`")
+        raise RequestRefused(403, "forbidden", "the path has an empty part, `.` or `..`; remove it")

@@ -92,7 +92,9 @@ class RuntimeApi:
                 _describe_error(request.body.read_whole(_MAX_ERROR)) if found[2] == "error" else ""
             )
             return self._take(found[1], InvocationResult(error))
-        raise RequestRefused(404, "not_found", f"no call {request.method} {request.target[:100]}")
+        raise RequestRefused(
+            404, "not_found", f"the Runtime API has no call {request.method} {request.target[:100]}"
+        )
 
     def _hand_out(self) -> StrictAnswer:
         with self._changed:
@@ -115,7 +117,9 @@ class RuntimeApi:
         """Keep the first result of the current invocation. An error at the start has no id."""
         with self._changed:
             if self._current is None or request_id not in (None, self._current):
-                raise RequestRefused(400, "InvalidRequestID", "this invocation does not run")
+                raise RequestRefused(
+                    400, "InvalidRequestID", "this invocation does not run; ask for the next one"
+                )
             if self._result is None:
                 self._result = result
                 self._changed.notify_all()

@@ -42,7 +42,7 @@ class Budget:
         """Reserve bytes. Raises RequestRefused."""
         with self._lock:
             if size > self._free:
-                rule = "other requests of this function are too large together; wait for their end"
+                rule = "the running requests of this function are too large together; wait for their end"
                 raise RequestRefused(429, "too_many_requests", rule)
             self._free -= size
 
@@ -63,7 +63,9 @@ class RequestBody:
     def read_whole(self, most: int) -> bytes:
         """Return the whole body, which may have so many bytes. Raises RequestRefused."""
         if self.length > most:
-            raise RequestRefused(413, "too_large", f"this body may have {most} bytes")
+            raise RequestRefused(
+                413, "too_large", f"the body is larger than {most} bytes; send less"
+            )
         self._budget.take(self.length)
         self._held += self.length
         return b"".join(self._pieces)
@@ -211,7 +213,9 @@ class _Connection:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
         length = int(headers.get("content-length", "0"))
         if length > self._max_body:
-            raise RequestRefused(413, "too_large", f"a body may have {self._max_body} bytes")
+            raise RequestRefused(
+                413, "too_large", f"the body is larger than {self._max_body} bytes; send less"
+            )
         body = RequestBody(length, self._read_body(), self._budget)
         return StrictRequest(
             event.method.decode("latin-1"), event.target.decode("latin-1"), headers, body
@@ -244,7 +248,7 @@ class _Connection:
         headers = [*answer.headers.items()]
         headers += [("content-length", str(length))] if length is not None else []
         data = self._http.send(h11.Response(status_code=answer.status, headers=headers)) or b""
-        for piece in pieces:  # the first one in one packet with the head
+        for piece in pieces:  # the first piece is sent in one packet with the head
             self._client.sendall(data + (self._http.send(h11.Data(data=piece)) or b""))
             data = b""
         self._client.sendall(data + (self._http.send(h11.EndOfMessage()) or b""))
@@ -256,4 +260,4 @@ def _check_framing(request: h11.Request) -> None:
     if b"transfer-encoding" in names or names.count(b"content-length") > 1:
         raise RequestRefused(400, "invalid", "send one Content-Length and no Transfer-Encoding")
     if not request.target.startswith(b"/") or request.target.startswith(b"//"):
-        raise RequestRefused(400, "invalid", "the request target must be a path")
+        raise RequestRefused(400, "invalid", "the request target is not a path; send one")

@@ -101,7 +101,7 @@ async def _pin_all(conn: Conn, org_id: UUID, user: str, tables: list[TableRefere
 def require_role(user: str, role: str | None) -> str:
     """Return the role of a user. Raises Forbidden for one without."""
     if role is None:
-        raise Forbidden(f"user {user!r} is unknown or disabled")
+        raise Forbidden(f"user {user!r} is unknown or disabled; ask an admin")
     return role
 
 

@@ -30,7 +30,7 @@ _log = structlog.stdlib.get_logger()
 
 @dataclass
 class RecentFailures:
-    """Why streams were aborted: HTTP cannot say it after the first bytes."""
+    """The errors of aborted streams, which HTTP cannot report after the first bytes."""
 
     _problems: OrderedDict[UUID, tuple[Hashable, dict[str, Any]]] = field(
         default_factory=OrderedDict[UUID, tuple[Hashable, dict[str, Any]]]

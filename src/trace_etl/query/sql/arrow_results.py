@@ -33,7 +33,7 @@ def read_batches(
     columns have a fixed width, DuckDB itself makes large batches.
     """
     rows = _FIXED_WIDTH_ROWS if has_fixed_width else _VECTOR_ROWS
-    reader = cast(Any, cursor).to_arrow_reader(rows)  # DuckDB's types do not know it
+    reader = cast(Any, cursor).to_arrow_reader(rows)  # DuckDB's types lack this method
     batches = _read(reader, hugeints)
     return reader.schema, batches if has_fixed_width else _join(batches)
 

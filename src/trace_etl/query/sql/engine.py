@@ -138,7 +138,14 @@ class QueryRun:
         if isinstance(error, _ENGINE_FAILURES) or self._is_about_a_file(error):
             return _make_unreadable()
         if isinstance(error, duckdb.PermissionException):
-            return Invalid([Fault("sql", "reads something that is not a published dataset")])
+            return Invalid(
+                [
+                    Fault(
+                        "sql",
+                        "reads something that is not a published dataset; name published datasets only",
+                    )
+                ]
+            )
         return Invalid([_parse_sql_fault(str(error))])
 
     def _make_size_error(self) -> QueryLimitExceeded:
@@ -273,7 +280,7 @@ def _select_statement(view: DatasetView) -> str:
         return f"SELECT * FROM read_parquet({files}, {options})"  # noqa: S608
     if not view.columns:
         raise NoDataYet(
-            f"dataset {view.name!r} has no data yet: none of its partitions is committed"
+            f"dataset {view.name!r} has no data yet: none of its partitions is committed; query it later"
         )
     columns = [
         # DuckDB reads a column without a name as C and its index.

@@ -97,7 +97,7 @@ class SqlGuard:
                 "threads": 1,
             },
         )
-        self._accepted = lru_cache(_MAX_ACCEPTED)(self._analyze)
+        self._accepted = lru_cache(_MAX_ACCEPTED)(self._analyse)
 
     def check(self, sql: str, params: Params = None) -> list[TableReference]:
         """Return the datasets that a query reads. Raises Invalid with every fault found."""
@@ -112,7 +112,7 @@ class SqlGuard:
         """
         return self._accepted(sql)[2]
 
-    def _analyze(
+    def _analyse(
         self, sql: str
     ) -> tuple[frozenset[str], tuple[TableReference, ...], tuple[str, ...] | None]:
         """Return the parameters, the datasets and the stored columns of a query. Raises Invalid."""
@@ -135,13 +135,13 @@ class SqlGuard:
         for signs in _SIGNS.finditer(sql):
             if len(signs[0]) > _MAX_SIGNS:
                 where = position(sql, len(sql[: signs.start()].encode()))
-                raise Invalid([Fault("sql", "has too many signs in a row", *where)])
+                raise Invalid([Fault("sql", "has too many signs in a row; remove some", *where)])
         with self._engine.cursor() as cursor:
             row = cursor.execute(_PARSE, [sql]).fetchone()
         try:
             answer = cast(Node, json.loads(row[0] if row else "{}"))
         except RecursionError as error:
-            raise Invalid([Fault("sql", "is nested too deeply")]) from error
+            raise Invalid([Fault("sql", "is nested too deeply; split it with WITH")]) from error
         if answer.get("error"):
             raise Invalid([_parse_fault(sql, answer)])
         statements: list[Node] = answer.get("statements", [])
@@ -265,7 +265,8 @@ def _check_params(names: set[str], params: Params) -> None:
         set(params) if isinstance(params, dict) else {str(n + 1) for n in range(len(params or ()))}
     )
     faults = [
-        Fault("params", f"the parameter ${name} has no value") for name in sorted(names - given)
+        Fault("params", f"the parameter ${name} has no value; give it one")
+        for name in sorted(names - given)
     ] + [
         Fault("params", f"the SQL has no parameter ${name}; remove its value")
         for name in sorted(given - names)

@@ -16,7 +16,7 @@ from trace_etl.data.table_reader import NOT_BETWEEN, Condition
 from trace_etl.query.errors import QueryTooLarge
 
 _BLOCK = "block_number"
-_arrow: Any = ds  # it ships no types
+_arrow: Any = ds  # pyarrow.dataset ships no types
 _FORMAT, _FILES = _arrow.ParquetFileFormat(), LocalFileSystem()
 
 

@@ -145,7 +145,7 @@ def _make_scratch_key(capability: TaskCapability, entry: AuditEntry) -> str:
     prefix = capability.scratch_prefix
     if prefix is None:
         raise Forbidden(
-            "the result is too large for an answer, and the token has no scratch prefix"
+            "the result is too large for an answer, and the token has no scratch prefix; select less"
         )
     return f"{prefix.removeprefix(_SCHEME)}query-{entry.query_id}.parquet"
 

@@ -45,7 +45,7 @@ class TaskCapability:
     def require_unexpired(self) -> None:
         """Raise Unauthenticated if the token has expired."""
         if self.expires_at <= time.time():
-            raise Unauthenticated("the capability token has expired")
+            raise Unauthenticated("the capability token has expired; heartbeats return a new one")
 
 
 class TaskKeys:
@@ -72,7 +72,9 @@ class TaskKeys:
             return self._keys[kid]
         if not self._keys:
             raise Unavailable("the keys of capability tokens cannot be fetched; try again")
-        raise Unauthenticated("the capability token is signed by an unknown key")
+        raise Unauthenticated(
+            "the capability token is signed by an unknown key; send the token of the claim"
+        )
 
     def refresh_old(self) -> None:
         """Fetch old keys again, without waiting for it."""
@@ -117,7 +119,7 @@ class TaskTokenVerifier:
         Raises Unauthenticated or Unavailable. The caller records the query, then checks the expiry.
         """
         if not token:
-            raise Unauthenticated("X-Trace-Task-Capability is missing")
+            raise Unauthenticated("X-Trace-Task-Capability is missing; send the token of the claim")
         self._keys.refresh_old()
         if self._generation != self._keys.generation:
             self._generation = self._keys.generation
@@ -146,7 +148,9 @@ class TaskTokenVerifier:
             )
             return _parse(claims)
         except (jwt.PyJWTError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Unauthenticated("the capability token is not valid") from error
+            raise Unauthenticated(
+                "the capability token is not valid; send the token of the claim"
+            ) from error
 
 
 def _parse(claims: dict[str, Any]) -> TaskCapability:

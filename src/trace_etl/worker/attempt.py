@@ -275,7 +275,7 @@ class Attempt:
             until = min(deadline, next_heartbeat, now + _CHECK_STOP_SECONDS)
             if self._changed.wait(max(0.0, until - now)):
                 self._changed.clear()
-                next_heartbeat = now  # it reports the isolation at once
+                next_heartbeat = now  # the heartbeat reports the isolation at once
             if self._ended.is_set():
                 return
             self._log.flush()

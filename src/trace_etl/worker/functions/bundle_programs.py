@@ -34,9 +34,11 @@ def make_program(function: TaskFunction, bundle: Path, runtime: Runtime) -> Prog
     """Return the command and the limits of a function, without environment. Raises BundleRefused."""
     limits = _make_limits(runtime)
     if (bundle / BOOTSTRAP).is_file():
-        return _native_program(limits)
+        return _make_native_program(limits)
     if runtime.language == "native":
-        raise BundleRefused(f"the bundle has no program `{BOOTSTRAP}`, which its runtime starts")
+        raise BundleRefused(
+            f"the bundle has no program `{BOOTSTRAP}`, which its runtime starts; add it"
+        )
     if "." not in function.handler:
         rule = f"must be `module.function`, or the bundle must have the program `{BOOTSTRAP}`"
         raise BundleRefused(f"handler {function.handler!r} {rule}")
@@ -86,7 +88,7 @@ def _find_lambda_program(
     function: TaskFunction, bundle: Path, runtime: Runtime, limits: Limits
 ) -> Program:
     if (bundle / BOOTSTRAP).is_file():
-        return _native_program(limits)
+        return _make_native_program(limits)
     handler, _, _ = function.handler.rpartition(".")
     if (bundle / f"{handler}.py").is_file():
         is_official = (bundle / "awslambdaric").is_dir()
@@ -98,7 +100,9 @@ def _find_lambda_program(
         command = [*node_command(runtime), *(official if is_official else _NODE_CLIENT)]
         return Program(command, limits=replace(limits, reserves_memory=True), uses_node=True)
     files = f"{handler or 'MODULE'}.py, {handler or 'MODULE'}.js or the program `{BOOTSTRAP}`"
-    raise BundleRefused(f"handler {function.handler!r}: the bundle has no {files}")
+    raise BundleRefused(
+        f"handler {function.handler!r}: the bundle has no {files}; add it, or correct the handler"
+    )
 
 
 def _make_limits(runtime: Runtime) -> Limits:
@@ -109,6 +113,6 @@ def _make_limits(runtime: Runtime) -> Limits:
     )
 
 
-def _native_program(limits: Limits) -> Program:
+def _make_native_program(limits: Limits) -> Program:
     # Go, among others, reserves more memory than it uses.
     return Program([f"{BUNDLE}/{BOOTSTRAP}"], limits=replace(limits, reserves_memory=True))

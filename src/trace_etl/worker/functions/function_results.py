@@ -65,7 +65,9 @@ class Bundles:
     def runtime(self, task: TaskPayload) -> Runtime:
         """Return the runtime of a task. Raises BundleRefused."""
         if (runtime := self.runtimes.get(task.runtime)) is None:
-            raise BundleRefused(f"this worker does not serve the runtime {task.runtime!r}")
+            raise BundleRefused(
+                f"this worker does not serve the runtime {task.runtime!r}; correct TRACE_RUNTIMES"
+            )
         return runtime
 
     def unpack(self, function: TaskFunction, directory: Path) -> None:
@@ -75,7 +77,9 @@ class Bundles:
             content = self.objects.get_untrusted(key, max_bytes=MAX_ZIP_BYTES)
             unpack_bundle(content, function.sha256, directory)
         except ObjectMissing as error:
-            raise BundleRefused(f"bundle {function.bundle} is not in the object store") from error
+            raise BundleRefused(
+                f"bundle {function.bundle} is not in the object store; push it again"
+            ) from error
         except StorageError as error:
             raise BundleUnavailable(f"bundle {function.bundle}: {error}") from error
         except BadBundle as error:

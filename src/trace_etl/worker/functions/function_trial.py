@@ -80,8 +80,8 @@ def make_task(
         "udf": {"bundle": name, "sha256": bundle.sha256, "handler": handler, "bundle_url": url},
         "inputs": [_make_edge("input", n, e) for n, e in _list(event, "inputs")],
         "outputs": [_make_edge("output", n, e) for n, e in _list(event, "outputs")],
-        "scratch_ref": _storage(f"scratch/{task_id}/"),
-        "export_ref": _storage(f"exports/{task_id}/"),
+        "scratch_ref": _make_storage(f"scratch/{task_id}/"),
+        "export_ref": _make_storage(f"exports/{task_id}/"),
         "lease_token": uuid4(),
         "lease_expires_at": datetime.now(UTC),
         "capability_token": "a-trial-has-no-token",
@@ -131,11 +131,11 @@ def _list(event: Mapping[str, Any], kind: str) -> list[tuple[int, Mapping[str, A
 
 def _make_edge(kind: str, number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
     made = {"dataset_uuid": uuid5(_NAMES, entry["name"]), "dataset_version": UUID(int=1)}
-    storage = {"storage_ref": _storage(f"buffers/{number}/")} if kind == "output" else {}
+    storage = {"storage_ref": _make_storage(f"buffers/{number}/")} if kind == "output" else {}
     return {f"{kind}_index": number, "name": entry["name"], **made, **storage}
 
 
-def _storage(prefix: str) -> dict[str, str]:
+def _make_storage(prefix: str) -> dict[str, str]:
     return {"scheme": "file", "bucket": _ROOT, "prefix": prefix}
 
 
@@ -215,7 +215,7 @@ class _TrialPlatform(httpx.BaseTransport):
         path, content = request.url.path, request.read()
         if path == "/v1/task/query":
             body = json.loads(content)
-            return self._query(_with_views(body["sql"], self._views), body.get("params"))
+            return self._query(_insert_views(body["sql"], self._views), body.get("params"))
         if path.startswith(OBJECTS_PATH):
             return self._serve_object(request, path, content)
         if path == "/v1/task/credentials":
@@ -249,7 +249,9 @@ class _TrialPlatform(httpx.BaseTransport):
 
 def _offer_objects(body: Mapping[str, Any]) -> httpx.Response:
     """Answer that objects are read and written by the object calls."""
-    scratch, export = (_storage(f"{kind}/{body['task_id']}/") for kind in ("scratch", "exports"))
+    scratch, export = (
+        _make_storage(f"{kind}/{body['task_id']}/") for kind in ("scratch", "exports")
+    )
     offer = Credentials(
         kind="objects",
         expires_at=datetime.now(UTC) + _CREDENTIALS_LIFE,
@@ -262,7 +264,7 @@ def _offer_objects(body: Mapping[str, Any]) -> httpx.Response:
     return httpx.Response(200, json=offer.model_dump(mode="json"))
 
 
-def _with_views(sql: str, views: Mapping[str, str]) -> str:
+def _insert_views(sql: str, views: Mapping[str, str]) -> str:
     """Return a query in which each input is a subquery."""
     names = {name: '"' + name.replace('"', '""') + '"' for name in views}
     parts = ", ".join(f"{names[name]} AS ({select})" for name, select in views.items())

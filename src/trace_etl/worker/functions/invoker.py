@@ -82,16 +82,20 @@ class InvocationServer:
     def _answer(self, request: StrictRequest) -> StrictAnswer:
         presented = request.headers.get("x-trace-worker-token", "")
         if not hmac.compare_digest(presented.encode(), self.token().encode()):
-            raise RequestRefused(401, "unauthenticated", "X-Trace-Worker-Token is not valid")
+            raise RequestRefused(
+                401, "unauthenticated", "X-Trace-Worker-Token is not valid; send the current one"
+            )
         if self.stop.is_set():
             raise RequestRefused(503, "unavailable", "the worker is shutting down")
         if (request.method, request.target) == ("GET", "/worker"):
             return _answer_json(200, {"worker_id": self.worker_id})
         found = _INVOKE.fullmatch(request.target)
         if request.method != "POST" or found is None:
-            raise RequestRefused(404, "not_found", "no such call")
+            raise RequestRefused(
+                404, "not_found", f"the invoker has no call {request.method} {request.target[:100]}"
+            )
         if request.headers.get("x-amz-invocation-type") != "Event":
-            raise RequestRefused(400, "invalid", "X-Amz-Invocation-Type must be Event")
+            raise RequestRefused(400, "invalid", "X-Amz-Invocation-Type is not Event; send it")
         if found[1] not in self.runtimes:
             raise RequestRefused(
                 404, "not_found", f"no runtime {found[1]} with the launcher lambda"

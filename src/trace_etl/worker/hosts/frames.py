@@ -23,7 +23,7 @@ class Frames:
 
     def send(self, kind: str, **fields: object) -> None:
         """Send a message. Raises OSError if the other end has gone."""
-        body = orjson.dumps({"kind": kind, **fields}, default=_as_plain)
+        body = orjson.dumps({"kind": kind, **fields}, default=_convert_to_plain)
         with self._sending:
             self._socket.sendall(_LENGTH.pack(len(body)) + body)
 
@@ -44,12 +44,12 @@ class Frames:
 
     def close(self) -> None:
         """End the connection for both ends."""
-        with suppress(OSError):  # the other end closed it first
+        with suppress(OSError):  # the other end closed the connection first
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
-def _as_plain(value: object) -> object:
+def _convert_to_plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     raise TypeError(f"cannot send {type(value).__name__}")

@@ -135,9 +135,9 @@ class OperatorHost:
     def _run(self, run: HostedRun, task: TaskPayload, link: DispatcherLink) -> None:
         try:
             result = self._runner.run(task, link)
-            done: dict[str, object] = {"result": _as_json(result)}
+            done: dict[str, object] = {"result": _convert_to_json(result)}
         except BaseException as error:  # an operator may raise anything: every failure is reported
-            done = {"failure": _as_json(describe_failure(error))}
+            done = {"failure": _convert_to_json(describe_failure(error))}
         finally:
             del self._runs[run.number]
         self._frames.send("done", run=run.number, **done)
@@ -146,12 +146,12 @@ class OperatorHost:
         try:
             self._runner.warm()
         except TraceError as error:
-            self._frames.send("warmed", failure=_as_json(describe_failure(error)))
+            self._frames.send("warmed", failure=_convert_to_json(describe_failure(error)))
         else:
             self._frames.send("warmed", failure=None)
 
 
-def _as_json(model: BaseModel) -> orjson.Fragment:
+def _convert_to_json(model: BaseModel) -> orjson.Fragment:
     return orjson.Fragment(model.model_dump_json())
 
 

@@ -55,7 +55,7 @@ class HostCommand:
     allowed: str
     """JSON: the paths that it may use (`read`, `write`); `null` for all."""
     view: Mapping[str, Sequence[str]] | None = None
-    """The paths (`read`, `write`) that it sees as an account of its own; None: it has that of the worker."""
+    """The paths (`read`, `write`) that it sees from another account; None: it runs as the worker's account."""
     has_own_credentials: bool = False
     """Whether each task gets credentials of S3, in a file of `directory`."""
 

@@ -199,15 +199,15 @@ class HostRunner(Collector):
         return HostCommand(environment, temporary, allowed, view, self._has_own_credentials)
 
     def _find_view(self) -> AllowedPaths | None:
-        """Return what hosts see as an account of their own. None: they have that of this worker."""
+        """Return the paths that hosts see from another account. None: they run as this worker's account."""
         view = self.cfg.host_view
-        if self.cfg.host_paths is not None or view is None or self._is_account_missing is not None:
+        if self.cfg.host_paths is not None or view is None or self._account_problem is not None:
             return None
         return view
 
     @cached_property
-    def _is_account_missing(self) -> str | None:
-        """Why hosts cannot have an account of their own."""
+    def _account_problem(self) -> str | None:
+        """Why hosts cannot run as another account; None: they can."""
         view = self.cfg.host_view or AllowedPaths(read=[], write=[])
         settings: dict[str, object] = {**view.model_dump(), "directory": "/"}
         reason = account.explain_missing(settings)

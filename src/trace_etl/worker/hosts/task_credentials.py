@@ -56,4 +56,4 @@ class TaskCredentials:
 
 
 class CredentialsMissing(TraceError, code="credentials_missing"):
-    """The Dispatcher gives tasks no credentials of S3."""
+    """The Dispatcher gives no credentials of S3 to tasks."""

@@ -69,7 +69,7 @@ class LogFollower:
     def _read(self, path: Path) -> list[Line]:
         start = self._positions.get(path, 0)
         if path.stat().st_size < start:
-            start = 0  # rotated
+            start = 0  # the log was rotated
         with path.open("rb") as file:
             file.seek(start)
             content = file.read()

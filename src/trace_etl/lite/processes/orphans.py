@@ -33,7 +33,7 @@ def _find_tree(home: Home, service: ServiceRecord) -> list[psutil.Process]:
     if service.pid is None or service.created is None:
         return []
     if process_tree.is_reused_pid(service.pid, service.created):
-        return []  # its session belongs to the new process, too
+        return []  # the session belongs to the new process, too
     leader = process_tree.find_process(service.pid, service.created)
     tree = [leader, *process_tree.session_members(service.pid)]
     # The record may be a copy: the processes that it names then belong to the original home.

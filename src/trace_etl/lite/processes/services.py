@@ -78,7 +78,7 @@ class Blueprint:
     objects: StackObjects
     workers: int = 1
     host_view: Access | None = None
-    """What operator hosts see as an account of their own, if services cannot be restricted."""
+    """The paths that operator hosts see from another account, if services cannot be restricted."""
 
     def port(self, name: str) -> str:
         return str(self.configuration.ports[name].number)

@@ -96,9 +96,7 @@ def _translate_row_errors() -> Generator[None]:
     try:
         yield
     except NotNullViolation as error:
-        raise KeyMissing(
-            f"a row has no value in column {error.diag.column_name}; give it one"
-        ) from error
+        raise KeyMissing(f"a row has no value in column {error.diag.column_name}") from error
     except DataError as error:  # for example a NUL in a text, or a year before 4713 BC
         raise ValueRefused(
             f"Postgres cannot store a value: {error.diag.message_primary}"

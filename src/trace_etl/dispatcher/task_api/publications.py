@@ -52,7 +52,7 @@ def _verify(
     except FalseMarker as error:
         raise Invalid([Fault(f"{field}.storage_ref", str(error))]) from error
     except StorageError as error:
-        raise Unavailable(f"cannot verify {field}: {error}; try again") from error
+        raise Unavailable(f"cannot verify {field}: {error}") from error
     if marker.verified and (span is None or _get_range(marker.verified) != (span.start, span.end)):
         raise Invalid(
             [Fault(field, f"blocks {_get_range(marker.verified)} were verified, not {key}")]

@@ -120,7 +120,7 @@ class _Stager:
         try:
             rows = appends.stage_rows(self.dsn, self.target, batches)
         except KeyMissing as error:
-            raise BadSql(f"{error}, which is part of the unique_key") from error
+            raise BadSql(f"{error}, which is part of the unique_key; give it one") from error
         except ValueRefused as error:
             raise BadSql(str(error)) from error
         freeze_imports()

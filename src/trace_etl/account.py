@@ -1,10 +1,10 @@
 """Run a program as another account that sees only the given files. Standard library only: runs with -I -S.
 
-It separates an operator host from its worker where Landlock is off and the worker runs as root. The
-files of a stack belong to root, so this program makes a private view of the file system (a mount namespace):
-directories that other users cannot enter are replaced by empty ones, and the given paths are mounted there
-again, with an id mapping that shows root's files as those of the account. Files that it makes belong to
-root outside. Arguments: the parent's pid, and the settings as JSON.
+It separates the operator host of a worker of root from that worker. The files of a stack belong to root, so this
+program makes a private view of the file system (a mount namespace): directories that other users cannot enter
+are replaced by empty ones, and the given paths are mounted there again, with an id mapping that shows root's
+files as those of the account. Files that it makes belong to root outside. Landlock may restrict it, too.
+Arguments: the parent's pid, and the settings as JSON, or the descriptor of a file with them.
 """
 
 import ctypes
@@ -18,6 +18,11 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[1]))
+from trace_etl import landlock
 
 # Below 65536, so that containers can use them. No distribution assigns these ids.
 UIDS = range(65200, 65300)
@@ -28,6 +33,7 @@ _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _CLONE, _CLOSE_ON_EXEC, _EMPTY_PATH = 1, 0o2000000, 0x1000
 _FROM_EMPTY_PATH = 4
 _READ_ONLY, _ID_MAPPED = 0x1, 0x00100000
+_SET_PARENT_DEATH_SIGNAL = 1
 _HERE = -100
 _SKIPPED = ("/proc", "/sys", "/dev")
 
@@ -36,10 +42,15 @@ class _Attributes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "users")]
 
 
-def make_command(settings: Mapping[str, object]) -> list[str]:
-    """Return the command line that runs `command` in `directory` and shows it `read` and `write`."""
+def make_command(settings: Mapping[str, object] | int) -> list[str]:
+    """Return the command line that runs `command` in `directory` and shows it `read` and `write`.
+
+    Everyone can read it: settings with an `environment` belong into a file, given by its descriptor.
+    With `landlock`, the program is also restricted to these paths, and ends with its parent.
+    """
     python = [sys.executable, "-I", "-S", __file__]
-    return [*python, str(os.getpid()), json.dumps(dict(settings))]
+    shown = settings if isinstance(settings, int) else dict(settings)
+    return [*python, str(os.getpid()), json.dumps(shown)]
 
 
 def explain_missing(settings: Mapping[str, object]) -> str | None:
@@ -54,7 +65,7 @@ def explain_missing(settings: Mapping[str, object]) -> str | None:
 
 def main(arguments: list[str]) -> None:
     """Make the view, change the user and start the program. Raises OSError."""
-    parent, settings = int(arguments[0]), json.loads(arguments[1])
+    parent, settings = int(arguments[0]), _read_settings(arguments[1])
     uid = _reserve_uid()
     paths = dict.fromkeys(_list_existing(settings["read"]), False)
     paths |= dict.fromkeys(_list_existing(settings["write"]), True)
@@ -63,15 +74,33 @@ def main(arguments: list[str]) -> None:
     _mount(libc, "none", "/", None, _PRIVATE_AND_ALL, "")
     _show(libc, {path: paths[path] for path in _find_hidden(paths)}, uid)
     _name_user(libc, uid, settings["directory"])
+    rules = _prepare_rules(settings) if settings.get("landlock") else None
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     os.chdir(settings["directory"])
+    if rules is not None:
+        # After setuid: a change of credentials clears the parent-death signal.
+        _check(libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0), "prctl")
+        landlock.apply(rules)
     if os.getppid() != parent:
         sys.exit("the parent died first")
-    command = settings["command"]
-    os.environ["HOME"] = settings["directory"]
-    os.execv(command[0], command)  # noqa: S606
+    command, environment = settings["command"], settings.get("environment", {**os.environ})
+    os.execve(command[0], command, {**environment, "HOME": settings["directory"]})  # noqa: S606
+
+
+def _read_settings(argument: str) -> dict[str, Any]:
+    settings = json.loads(argument)
+    if isinstance(settings, int):
+        with os.fdopen(settings) as file:
+            settings = json.load(file)
+    return settings
+
+
+def _prepare_rules(settings: Mapping[str, Any]) -> int:
+    """Make Landlock rules for the paths of the view, as root, who can reach all of them."""
+    write = settings["write"]
+    return landlock.prepare(read=[*settings["read"], *write], write=write, scoped=True)
 
 
 def _reserve_uid() -> int:
@@ -148,8 +177,13 @@ def _make_place(path: Path, *, is_directory: bool) -> None:
 
 
 def _clone(libc: ctypes.CDLL, path: str, users: int, is_writable: bool) -> int:
-    flags = _CLONE | _CLOSE_ON_EXEC
-    tree = _check(libc.syscall(_OPEN_TREE, _HERE, os.fsencode(path), flags), f"clone {path}")
+    opened = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+    if str(Path(f"/proc/self/fd/{opened}").readlink()) != path:
+        # The worker has done it, which may not see the target.
+        raise OSError(f"{path} was exchanged for a link")
+    flags = _CLONE | _CLOSE_ON_EXEC | _EMPTY_PATH
+    tree = _check(libc.syscall(_OPEN_TREE, opened, b"", flags), f"clone {path}")
+    os.close(opened)
     attributes = _Attributes(_ID_MAPPED | (0 if is_writable else _READ_ONLY), 0, 0, users)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     changed = libc.syscall(_MOUNT_SETATTR, tree, b"", _EMPTY_PATH, ctypes.byref(attributes), size)

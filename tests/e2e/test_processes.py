@@ -15,7 +15,7 @@ import pytest
 
 from support.services.whole_stack import Stack
 from support.waiting import eventually
-from trace_etl import landlock
+from trace_etl import account, landlock
 from trace_etl.lite import status as checks
 from trace_etl.lite.credentials import passwords
 from trace_etl.lite.home import Home
@@ -71,8 +71,8 @@ OWN_FILES = {
 
 def find_host(stack: Stack) -> psutil.Process:
     """Return the process that runs the operators of the worker."""
-    [host] = psutil.Process(stack.service("worker").pid).children()
-    assert "trace_etl.worker.hosts.host" in host.cmdline()
+    below = psutil.Process(stack.service("worker").pid).children(recursive=True)
+    [host] = [process for process in below if "trace_etl.worker.hosts.host" in process.cmdline()]
     return host
 
 
@@ -118,6 +118,14 @@ def test_a_process_opens_only_its_own_files(stack: Stack, tmp_path: Path) -> Non
         }
     isolation = {service.name: service.isolation for service in checks.check(Home(home)).parts}
     assert {isolation[name] for name in OWN_FILES if name != "host"} == {"landlock"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not landlock.version(), reason="needs root and Landlock")
+def test_an_operator_host_of_root_has_an_account_beside_landlock(stack: Stack) -> None:
+    host = find_host(stack)
+    tree = [host, *host.children(recursive=True)]
+    assert {uid for process in tree for uid in process.uids()} <= {*account.UIDS}
+    assert "NoNewPrivs:\t1" in Path(f"/proc/{host.pid}/status").read_text()
 
 
 def test_each_process_knows_only_its_own_credentials(stack: Stack) -> None:

@@ -158,7 +158,8 @@ def find_victim(stack: Stack, kind: str) -> psutil.Process | None:
         if kind == "sandbox":
             tree = functions.children(recursive=True)
             return next((process for process in tree if process.name() == "bwrap"), None)
-        hosts = [p for p in worker.children() if "trace_etl.worker.hosts.host" in p.cmdline()]
+        tree = worker.children(recursive=True)
+        hosts = [p for p in tree if "trace_etl.worker.hosts.host" in p.cmdline()]
         if kind == "host" or not hosts:
             return hosts[0] if hosts else None
         return next((p for p in hosts[0].children() if "java" in p.name()), None)

@@ -27,6 +27,7 @@ from trace_etl.spark.output import MAX_BYTES
 from trace_etl.worker.hosts.failures import FailedInHost, describe_failure
 from trace_etl.worker.hosts.host_process import HostLost, HostProcess
 from trace_etl.worker.hosts.host_runner import HostRunner
+from trace_etl.worker.hosts.host_start import HostStarter, launch_starter
 from trace_etl.worker.settings import AllowedPaths, WorkerSettings
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "operators"
@@ -191,16 +192,31 @@ def test_a_host_passes_on_a_limited_part_of_the_output_of_an_attempt(hosts: Host
     assert len("\n".join(lines)) in range(MAX_BYTES, MAX_BYTES + 8000)
 
 
+@pytest.fixture
+def short_path() -> Generator[Path]:
+    """A private directory whose path leaves room for the names of sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        yield Path(made)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
-def test_without_landlock_a_host_of_root_has_an_account_of_its_own(
-    hosts: HostRunner, objects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("wall", ["account", "account and Landlock"])
+def test_a_host_of_root_has_an_account_of_its_own(
+    hosts: HostRunner, objects: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch, wall: str
 ) -> None:
-    tmp_path.chmod(0o700)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # as in a stack: only root enters it
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))  # as in a stack: only root enters it
     shared = shared_access(hosts.environment, [])
-    view = AllowedPaths(read=list(shared.read), write=list(shared.write))
-    cfg = hosts.cfg.model_copy(update={"host_view": view, "spark_dir": tmp_path})
-    apart = HostRunner(cfg, hosts.served, hosts.environment)
+    paths = AllowedPaths(read=list(shared.read), write=list(shared.write))
+    starter, process = None, None
+    if wall == "account":
+        settings = {"host_view": paths, "spark_dir": short_path}
+    else:
+        settings = {"host_paths": paths, "spark_dir": short_path}
+        writable = [*paths.write, str(short_path), str(objects)]
+        connection, process = launch_starter(paths.read, writable)
+        starter = HostStarter(connection)
+    cfg = hosts.cfg.model_copy(update=settings)
+    apart = HostRunner(cfg, hosts.served, hosts.environment, starter)
     try:
         blocks = ingest(30, 39, outputs=["blocks"])
         apart.run(blocks, Listener().link())
@@ -208,14 +224,21 @@ def test_without_landlock_a_host_of_root_has_an_account_of_its_own(
         apart.run(query, Listener().link())
         [host] = [
             child
-            for child in psutil.Process().children()
-            if not has_ended(child) and child.uids().real in account.UIDS
+            for child in psutil.Process().children(recursive=True)
+            if not has_ended(child)
+            and child.uids().real in account.UIDS
+            and "trace_etl.worker.hosts.host" in child.cmdline()
         ]
         tree = [host, *host.children(recursive=True)]
         assert len(tree) > 1 and {p.uids() for p in tree} == {host.uids()}
         assert set(host.gids()) == set(host.uids())
+        status = Path(f"/proc/{host.pid}/status").read_text()
+        assert ("NoNewPrivs:\t1" in status) == (starter is not None)  # Landlock needs it
     finally:
         apart.close()
+        if starter is not None:
+            starter.close()
+    assert process is None or process.wait() == 0
     assert has_ended(host)
     assert rows(objects, query, "answer") == [{"n": 10}]
     assert {path.stat().st_uid for path in objects.rglob("*")} == {0}

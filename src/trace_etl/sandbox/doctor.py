@@ -233,13 +233,13 @@ def _test_node() -> Finding:
 def _test_operator_host() -> Finding:
     """Start a program as a worker starts its operator host, and let it open a file of the worker.
 
-    A stack uses Landlock. Without it, as root, hosts have an account of their own.
+    A stack uses Landlock, and as root also an account of their own, where the machine can make one.
     """
     walls = {"Landlock": _run_in_landlock, "an account of its own": _run_as_account}
     with tempfile.NamedTemporaryFile() as file:
         opened = {n: [run(file.name, [file.name]), run(file.name, [])] for n, run in walls.items()}
     works = [name for name, found in opened.items() if found == [True, False]]
-    detail = f"it cannot read files of its worker: {' or '.join(works)}"
+    detail = f"it cannot read files of its worker: {' and '.join(works)}"
     if "Landlock" in works:
         return Finding("operator host", True, detail, is_required=False)
     if not works:

@@ -2,47 +2,49 @@
 
 import os
 import sys
-import threading
+from typing import NoReturn
 
 import structlog
-from prometheus_client import REGISTRY
 
-from trace_etl import logs
-from trace_etl.http.metrics_server import start_metrics_server
-from trace_etl.process import exit_on_signals, stop_on_signals, write_ready_file
-from trace_etl.queues.opening import open_queue
-from trace_etl.worker.hosts.host_runner import HostRunner
-from trace_etl.worker.settings import WorkerSettings
-from trace_etl.worker.slots import work, work_on_endless
+from trace_etl import account, landlock, logs
+from trace_etl.process import exit_on_signals
+from trace_etl.worker.hosts.host_start import launch_starter
+from trace_etl.worker.settings import AllowedPaths, WorkerSettings
 
 _log = structlog.stdlib.get_logger()
+_STARTER = "TRACE_STARTER_FD"
 
 
 def main() -> int:
-    """Follow chains, start Spark, then also run tasks until a signal stops the worker."""
+    """Claim and run tasks until a signal stops the worker."""
     cfg = WorkerSettings()  # pyright: ignore[reportCallIssue] - filled from the environment
     logs.configure("worker", cfg.log_level)
     exit_on_signals()
-    served = cfg.served()
-    write_ready_file(cfg.ready_file, spark="starting")
-    if cfg.host_paths is None and cfg.host_view is None:
-        _log.warning("host_not_separated", fix="set TRACE_HOST_PATHS, or start it with `trace up`")
-    runner = HostRunner(cfg, served, dict(os.environ))
-    REGISTRY.register(runner)
-    try:
-        if cfg.metrics_port is not None:
-            start_metrics_server(cfg.metrics_port, REGISTRY, cfg.http_limits)
-        queue, secrets = open_queue(cfg.queue_dsn), cfg.open_secrets(os.environ)
-        stop = threading.Event()
-        with work_on_endless(cfg, queue, runner, stop, secrets):
-            runner.warm()
-            stop_on_signals(stop)
-            write_ready_file(cfg.ready_file, spark="ready")
-            _log.info("worker_ready", runtimes=list(served.entries), slots=served.slots)
-            work(cfg, queue, runner, stop, secrets)
-    finally:
-        runner.close()
+    if cfg.allowed_paths is not None:
+        restrict_and_restart(cfg, cfg.allowed_paths)
+    # This program may start twice: the first time without these imports.
+    from trace_etl.worker.service import serve_operators
+
+    serve_operators(cfg)
     return 0
+
+
+def restrict_and_restart(cfg: WorkerSettings, allowed: AllowedPaths) -> NoReturn:
+    """Start the starter of hosts, give up the rights that only it needs, and start this program again.
+
+    Landlock binds a thread and what it starts. Starting again leaves no thread with more rights.
+    """
+    paths = cfg.host_paths or AllowedPaths(read=[], write=[])
+    settings: dict[str, object] = {**paths.model_dump(), "directory": "/", "landlock": True}
+    environment = {**os.environ, "TRACE_ALLOWED_PATHS": "null"}
+    if (reason := account.explain_missing(settings)) is None:
+        connection, _ = launch_starter(allowed.read, allowed.write)
+        connection.set_inheritable(True)
+        environment[_STARTER] = str(connection.detach())
+    else:
+        _log.warning("host_without_account", reason=reason)
+    landlock.restrict(read=[*allowed.read, *allowed.write], write=allowed.write, scoped=True)
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -180,6 +180,10 @@ class WorkerSettings(ConnectionSettings, HostSettings):
     """What hosts can read and write beside their own files; None: everything."""
     host_view: AllowedPaths | None = None
     """The same without Landlock, as root: hosts run as another account that sees these paths only."""
+    allowed_paths: AllowedPaths | None = None
+    """What this process can read and write after its start, as root; None: something else restricts it."""
+    starter_fd: int | None = None
+    """The connection to the process that starts hosts as another account. The worker sets it for itself."""
 
     def open_secrets(self, environment: Mapping[str, str]) -> SecretStore:
         """Return the secrets that this worker passes to operators."""

@@ -1,26 +1,20 @@
 """One operator host, as its worker sees it: start it, send tasks, serve their calls, end it."""
 
 import itertools
-import os
 import queue
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import orjson
-import psutil
 import structlog
 
-from trace_etl import account, launcher
 from trace_etl.api.task.events import ChainHead, Event
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskPayload
@@ -28,11 +22,11 @@ from trace_etl.model.errors import TraceError
 from trace_etl.spark.link import DispatcherLink
 from trace_etl.worker.hosts.failures import FailedInHost, Failure, describe_failure
 from trace_etl.worker.hosts.frames import Frames
+from trace_etl.worker.hosts.host_start import HostCommand, HostRefused, HostStarter, start_host
 from trace_etl.worker.hosts.task_credentials import TaskCredentials
 from trace_etl.worker.masking import SecretMask
 
 _log = structlog.stdlib.get_logger()
-_COMMAND = ("-P", "-m", "trace_etl.worker.hosts.host")
 _CHECK_PAUSED_SECONDS = 0.5
 _STOP_SECONDS = 6.0
 _METRICS_SECONDS = 2.0
@@ -46,28 +40,20 @@ class HostLost(TraceError, code="host_lost", retryable=True):
     """The operator host ended while a task ran in it."""
 
 
-@dataclass(frozen=True)
-class HostCommand:
-    """How a host is started."""
-
-    environment: Mapping[str, str]
-    directory: Path
-    allowed: str
-    """JSON: the paths that it may use (`read`, `write`); `null` for all."""
-    view: Mapping[str, Sequence[str]] | None = None
-    """The paths (`read`, `write`) that it sees from another account; None: it runs as the worker's account."""
-    has_own_credentials: bool = False
-    """Whether each task gets credentials of S3, in a file of `directory`."""
-
-
 class HostProcess:
     """A running host. Any number of threads may run tasks in it."""
 
-    def __init__(self, command: HostCommand) -> None:
+    def __init__(self, command: HostCommand, starter: HostStarter | None = None) -> None:
+        """Start the host, by the starter if there is one. Raises HostLost."""
         ours, theirs = socket.socketpair()
         self._command = command
-        self._process = _start(command, theirs)
-        theirs.close()
+        try:
+            with theirs:
+                start = starter.start if starter else start_host
+                self._process = start(command, theirs)
+        except (HostRefused, OSError) as error:
+            ours.close()
+            raise HostLost(f"the operator host did not start: {error}") from error
         self.pid = self._process.pid
         self._frames = Frames(ours)
         self._mask = SecretMask()
@@ -166,14 +152,7 @@ class HostProcess:
 
     def kill(self) -> None:
         """Kill the host with all its processes."""
-        tree: list[psutil.Process] = []
-        with suppress(psutil.NoSuchProcess):
-            tree = psutil.Process(self.pid).children(recursive=True)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        for process in tree:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        self._process.kill()
         self._frames.close()
         self._process.wait()
 
@@ -255,7 +234,7 @@ class HostProcess:
             self.kill()
 
     def _explain_end(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
+        with suppress(TimeoutError):
             code = self._process.wait(1.0)
             how = (
                 f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
@@ -265,34 +244,11 @@ class HostProcess:
 
     def _copy_output(self) -> None:
         """Write the output of the host to the log of the worker, without secrets."""
-        assert self._process.stdout is not None
-        with self._process.stdout as output:
+        assert self._process.output is not None
+        with self._process.output as output:
             for line in output:
                 sys.stderr.write(self._mask.mask(line.decode("utf-8", "replace")))
                 sys.stderr.flush()
-
-
-def _start(command: HostCommand, connection: socket.socket) -> subprocess.Popen[bytes]:
-    # No parent-death signal: the kernel would send it when the thread of the slot ends. The host
-    # notices the end of its worker by the end of the socket.
-    return subprocess.Popen(
-        _make_arguments(command),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**command.environment, "TRACE_HOST_FD": str(connection.fileno())},
-        pass_fds=[connection.fileno()],
-        process_group=0,
-    )
-
-
-def _make_arguments(command: HostCommand) -> list[str]:
-    program, directory = [sys.executable, *_COMMAND], str(command.directory)
-    if command.view is not None:
-        return account.make_command({**command.view, "directory": directory, "command": program})
-    numbers = [str(number) for number in (os.getpid(), 0, -1, -1)]
-    argv = [sys.executable, "-I", "-S", launcher.__file__, *numbers, command.allowed]
-    return [*argv, directory, *program]
 
 
 def _call_dispatcher(link: DispatcherLink, name: str, arguments: Message) -> None:

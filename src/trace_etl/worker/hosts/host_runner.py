@@ -1,6 +1,5 @@
 """Run operators in hosts: processes apart from the worker, one for each organisation."""
 
-import json
 import shutil
 import tempfile
 import threading
@@ -22,7 +21,8 @@ from trace_etl.api.task.lifecycle import TaskPayload, TaskResult
 from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.s3_store import S3Store
 from trace_etl.spark.link import DispatcherLink
-from trace_etl.worker.hosts.host_process import HostCommand, HostLost, HostProcess
+from trace_etl.worker.hosts.host_process import HostLost, HostProcess
+from trace_etl.worker.hosts.host_start import HostCommand, HostStarter, Paths
 from trace_etl.worker.settings import (
     AllowedPaths,
     HostSettings,
@@ -56,6 +56,8 @@ class HostRunner(Collector):
     served: ServedRuntimes
     environment: Mapping[str, str] = field(repr=False)
     """The environment of the worker. A host gets a part of it."""
+    starter: HostStarter | None = None
+    """The process that gives hosts an account of their own, if Landlock restricts this worker."""
     _hosts: dict[UUID, _Warm] = field(default_factory=dict[UUID, _Warm])
     """The hosts by organisation, the least recently used first."""
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -141,7 +143,7 @@ class HostRunner(Collector):
         self._stop(self._take_surplus(keep=self.served.slots - 1))
         temporary = Path(tempfile.mkdtemp(prefix="host-"))
         try:
-            process = HostProcess(self._make_command(org_id, temporary))
+            process = HostProcess(self._make_command(org_id, temporary), self.starter)
         except HostLost:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -194,7 +196,7 @@ class HostRunner(Collector):
         if self._has_own_credentials:
             environment = remove_aws_keys(environment)
         own = self._list_own_paths(org_id, scratch, temporary)
-        allowed = json.dumps(self._add_paths(self.cfg.host_paths, own))
+        allowed = self._add_paths(self.cfg.host_paths, own)
         view = self._add_paths(self._find_view(), own)
         return HostCommand(environment, temporary, allowed, view, self._has_own_credentials)
 
@@ -230,9 +232,7 @@ class HostRunner(Collector):
             own.append(objects.make_org_directory(org_id))
         return list(map(str, own))
 
-    def _add_paths(
-        self, common: AllowedPaths | None, own: list[str]
-    ) -> dict[str, list[str]] | None:
+    def _add_paths(self, common: AllowedPaths | None, own: list[str]) -> Paths | None:
         """Return the paths of all hosts and those of one. None: the host may use everything."""
         if common is None:
             return None

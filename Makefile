@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
   bench reference lock clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.runtime ## Run the quickstart DAG end to end on a temporary stack
 	@$(BIN)/trace demo $(DEMO)
@@ -48,7 +48,7 @@ test-cluster: $(VENV)/.dev $(VENV)/.prepared ## Run the quickstart on a standalo
 test-peers: $(VENV)/.bench $(VENV)/ethereum-etl/.installed ## Compare every field with cryo and ethereum-etl (needs Python 3.11)
 	$(BIN)/pytest -n 0 tests/peers $(TESTS)
 
-test-liars: $(VENV)/.bench $(VENV)/.prepared $(VENV)/ethereum-etl/.installed ## Serve wrong answers to Trace, cryo and ethereum-etl, and print which one wrote wrong rows (needs Python 3.11)
+test-liars: $(VENV)/.bench $(VENV)/.prepared $(VENV)/ethereum-etl/.installed ## Serve wrong answers to Trace, cryo and ethereum-etl (needs Python 3.11)
 	TRACE_TEST_PEERS=1 $(BIN)/pytest -n 0 -s tests/liars tests/e2e/test_liars.py $(TESTS)
 
 test-s3: $(VENV)/.dev $(VENV)/.prepared $(VENV)/ministack/.installed ## Run the tests against a server of S3, IAM and STS

@@ -90,7 +90,7 @@ _SCHEMA = [
     {"name": "transfers", "type": "bigint"},
     {"name": "volume", "type": "double"},
 ]
-# An hour of work, as if nobody had hurried.
+# Spread the finished tasks over an hour, as in real use.
 _SPREAD = (
     """UPDATE tasks SET finished_at = now() - interval '59 minutes' * (hash / 4294967296.0)
        FROM (SELECT task_id AS id, hashtext(task_id::text)::bigint + 2147483648 AS hash FROM tasks) h

@@ -302,6 +302,22 @@ def test_a_syntax_error_is_reported_with_its_position(query: LiveQuery) -> None:
     assert "syntax error" in fault["message"]
 
 
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("DELETE FROM blocks", "DELETE cannot be run here"),
+        ("SELECT 1; DROP TABLE blocks", "a statement that is not a SELECT cannot be run here"),
+        ("SELECT 1; SELECT 2", "has several statements"),
+        (" ", "is empty"),
+    ],
+)
+def test_anything_but_one_select_is_refused_with_what_to_send(
+    query: LiveQuery, sql: str, problem: str
+) -> None:
+    (fault,) = query.refusal(sql)["errors"]
+    assert fault["message"] == f"{problem}; send one SELECT"
+
+
 def test_an_unknown_column_is_reported_with_its_position(query: LiveQuery) -> None:
     (fault,) = query.refusal("SELECT count(*),\n       nocolumn FROM blocks")["errors"]
     assert (fault["line"], fault["column"]) == (2, 8)

@@ -53,6 +53,20 @@ def test_a_change_of_a_long_text_shows_only_the_lines_that_differ(
     assert "SELECT a" not in text
 
 
+def test_values_that_look_alike_are_shown_with_their_difference(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    long = "SELECT " + "a, " * 40
+    fields = [
+        {"field": "config.size", "before": "1000", "after": 1000},
+        {"field": "config.sql", "before": f"{long}b FROM t", "after": f"{long}c FROM t"},
+    ]
+    job = {**UNCHANGED_JOB, "name": "top", "change": "changed", "action": "adopt", "fields": fields}
+    text = shown(capsys, [job])
+    assert 'config.size: "1000" → 1000' in text
+    assert f"- {long}b FROM t" in text and f"+ {long}c FROM t" in text
+
+
 def test_unchanged_jobs_share_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [{**UNCHANGED_JOB, "name": name} for name in ("a", "b")]
     assert shown(capsys, jobs) == "  = a, b: keep running\n"

@@ -1,5 +1,6 @@
 """Print plans and rollouts, and wait for a rollout."""
 
+import json
 from collections.abc import Mapping
 from difflib import ndiff
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,8 @@ def print_plan(plan: Json) -> None:
 
 def _print_change(change: Json) -> None:
     before, after = change["before"], change["after"]
-    if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:
+    is_text = isinstance(before, str) and isinstance(after, str)
+    if is_text and ("\n" in before + after or _shorten(before) == _shorten(after)):
         typer.echo(f"      {change['field']}:")
         lines = [line for line in ndiff(before.splitlines(), after.splitlines()) if line[0] in "-+"]
         for line in lines[:_MAX_LINES]:
@@ -69,6 +71,10 @@ def _print_change(change: Json) -> None:
         if len(lines) > _MAX_LINES:
             typer.echo(f"        … {len(lines) - _MAX_LINES} more lines")
     else:
+        if _shorten(before) == _shorten(
+            after
+        ):  # another type, such as the text "1000" and the number
+            before, after = json.dumps(before), json.dumps(after)
         typer.echo(f"      {change['field']}: {_shorten(before)} → {_shorten(after)}")
 
 

@@ -65,6 +65,7 @@ _DETAILS = re.compile(r"ORDER_DEFAULT|ASCENDING|DESCENDING|\w+_MODIFIER|\w+_TYPE
 # DuckDB resolves these names to system tables where no CTE hides them.
 _SYSTEM_TABLES = ("duckdb_", "pg_", "pragma_", "sqlite_")
 _PARSE = "SELECT json_serialize_sql(?, skip_null := true, skip_empty := true)"
+_QUERY_KEYWORDS = ("SELECT", "WITH", "FROM", "VALUES")
 _FIRST_KEYWORD = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*([A-Za-z_]+)", re.DOTALL)
 # DuckDB's lexer needs cubic time for a run of signs: a minute for 4,000 of them.
 _SIGNS = re.compile(r"[-+]*\+[-+]*")
@@ -315,5 +316,7 @@ def _parse_fault(sql: str, answer: Node) -> Fault:
         where = position(sql, int(answer["position"])) if "position" in answer else (None, None)
         return Fault("sql", str(answer["error_message"]), *where)
     keyword = _FIRST_KEYWORD.match(sql)
-    statement = keyword[1].upper() if keyword else "this"
-    return Fault("sql", f"only one SELECT can be run here, not {statement}")
+    statement = keyword[1].upper() if keyword else "the text"
+    if statement in _QUERY_KEYWORDS:  # a later statement, or the one after a WITH, is another kind
+        statement = "a statement that is not a SELECT"
+    return Fault("sql", f"{statement} cannot be run here; send one SELECT")

@@ -25,6 +25,8 @@ class ProcessStatus:
     spark: str | None
     isolation: str = "none"
     """What keeps the process from the files of other services: `landlock`, `uid N`, or `none`."""
+    warning: str | None = None
+    """What its operators may use beyond their tasks, and why."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def _check_service(home: Home, service: ServiceRecord) -> ProcessStatus:
         restarts=service.restarts,
         spark=spark,
         isolation=service.isolation,
+        warning=service.warning,
     )
 
 

@@ -17,6 +17,17 @@ _REMOVED = {
 }
 
 
+def explain_shared_keys(url: str, role_arn: str | None, spark_master: str) -> str | None:
+    """Return why operators use the keys of the stack for S3. None: each task has credentials of its own."""
+    if not url.startswith("s3://"):
+        return None
+    if role_arn is None:
+        return "TRACE_CREDENTIALS_ROLE_ARN is not set"
+    if not spark_master.startswith("local"):
+        return f"the executors of {spark_master} cannot read the files with credentials of a task"
+    return None
+
+
 class ObjectsSettings(BaseSettings):
     """The URL of the object store, and how S3 is used. The settings that it replaced are rejected."""
 

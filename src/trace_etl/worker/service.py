@@ -24,6 +24,8 @@ def serve_operators(cfg: WorkerSettings) -> None:
     write_ready_file(cfg.ready_file, spark="starting")
     if cfg.host_paths is None and cfg.host_view is None:
         _log.warning("host_not_separated", fix="set TRACE_HOST_PATHS, or start it with `trace up`")
+    if cfg.shared_keys_reason is not None:
+        _log.warning("host_has_shared_keys", reason=cfg.shared_keys_reason)
     starter = None
     if cfg.starter_fd is not None:
         starter = HostStarter(socket.socket(fileno=cfg.starter_fd))

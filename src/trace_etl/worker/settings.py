@@ -14,7 +14,7 @@ from pydantic_settings import SettingsConfigDict
 from trace_etl.dag.chain.rules import Level, VerifyRules, check_exceptions
 from trace_etl.dag.runtimes import BadRuntimes, Launcher, Runtime, Runtimes, load_runtimes
 from trace_etl.http.server.connection_limits import ConnectionLimits
-from trace_etl.objects.settings import ObjectsSettings
+from trace_etl.objects.settings import ObjectsSettings, explain_shared_keys
 from trace_etl.secret_store import SecretStore, pick_variables
 
 if TYPE_CHECKING:
@@ -184,6 +184,11 @@ class WorkerSettings(ConnectionSettings, HostSettings):
     """What this process can read and write after its start, as root; None: something else restricts it."""
     starter_fd: int | None = None
     """The connection to the process that starts hosts as another account. The worker sets it for itself."""
+
+    @property
+    def shared_keys_reason(self) -> str | None:
+        """Why operators use the keys of this worker for S3. None: they do not."""
+        return explain_shared_keys(self.objects_url, self.credentials_role_arn, self.spark_master)
 
     def open_secrets(self, environment: Mapping[str, str]) -> SecretStore:
         """Return the secrets that this worker passes to operators."""

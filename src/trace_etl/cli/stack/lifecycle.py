@@ -1,5 +1,6 @@
 """`trace up`, `trace down`, `trace status`: control the embedded stack on this machine."""
 
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from trace_etl.lite.home import Home
     from trace_etl.lite.options import Options
     from trace_etl.lite.processes.log_view import Line
-    from trace_etl.lite.status import Status
+    from trace_etl.lite.processes.record import ServiceRecord
+    from trace_etl.lite.status import ProcessStatus, Status
 
 EXIT_DEGRADED = 1
 _COLOURS = {"warning": typer.colors.YELLOW, "error": typer.colors.RED, "critical": typer.colors.RED}
@@ -197,7 +199,7 @@ def _print_up(
     from trace_etl.lite.processes import record
 
     services = record.read(Home(Path(connection.home)).record)
-    _warn_without_isolation(any(service.isolation == "none" for service in services))
+    print_warnings(services)
     if as_json:
         output.print_json(asdict(connection))
         return
@@ -219,11 +221,14 @@ def _make_link(connection: "StackConnection") -> str:
         return f"{connection.console_url} (log in with the link of `trace console`)"
 
 
-def _warn_without_isolation(is_missing: bool) -> None:
-    if is_missing:
-        from trace_etl.lite import isolation
+def print_warnings(services: "Iterable[ServiceRecord | ProcessStatus]") -> None:
+    """Say what the services can use beyond their own files, and why."""
+    from trace_etl.lite import isolation
 
+    if any(service.isolation == "none" for service in services):
         typer.echo(isolation.explain_missing(), err=True)
+    for warning in dict.fromkeys(service.warning for service in services if service.warning):
+        typer.echo(warning, err=True)
 
 
 def _print_status(status: "Status") -> None:
@@ -244,7 +249,7 @@ def _print_status(status: "Status") -> None:
         for p in status.parts
     ]
     output.print_rows(headings, rows, right=["pid", "restarts"], wide=["since", "isolation"])
-    _warn_without_isolation(any(p.isolation == "none" for p in status.parts))
+    print_warnings(status.parts)
     fields = {
         "state": status.state,
         "home": status.home,

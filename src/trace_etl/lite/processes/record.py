@@ -24,6 +24,7 @@ class ServiceRecord:
     restarts: int = 0
     last_exit: int | None = None
     isolation: str = "none"
+    warning: str | None = None
 
 
 def write(path: Path, services: Sequence[ServiceRecord]) -> None:

@@ -21,6 +21,7 @@ from trace_etl.lite.postgres.databases import DATA, DATA_READER, QUEUE, READER, 
 from trace_etl.lite.postgres.server import EmbeddedPostgres, Server
 from trace_etl.lite.processes import probes
 from trace_etl.lite.processes.ports import LOOPBACK
+from trace_etl.objects.settings import explain_shared_keys
 from trace_etl.secret_store import VARIABLE
 
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -51,6 +52,8 @@ class StackService:
     """The paths that the process may use; None if nothing restricts it."""
     restricts_itself: bool = False
     """Whether the process applies `access` itself, after it started a child with more rights."""
+    warning: str | None = None
+    """What an administrator should know of this process, for `trace up` and `trace status`."""
     stop_with: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGKILL)
     grace: float = 6.0
     ready_within: float = 60.0
@@ -119,7 +122,13 @@ def list_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackSe
     """Describe the service processes, each with only the environment that it needs."""
     services = [
         _describe_dispatcher(plan),
-        *(_describe_worker(plan, number) for number in range(1, plan.workers + 1)),
+        *(
+            replace(
+                _describe_worker(plan, number),
+                warning=warn_of_shared_keys(plan.objects.url, inherited),
+            )
+            for number in range(1, plan.workers + 1)
+        ),
         _describe_functions(plan),
         _describe_sink(plan),
         _describe_query_service(plan),
@@ -277,6 +286,19 @@ def _describe_worker(plan: Blueprint, number: int) -> StackService:
         environment = {**service.environment, "TRACE_ALLOWED_PATHS": allowed}
         service = replace(service, environment=environment, restricts_itself=True)
     return replace(service, is_ready=probes.announced(ready_file), grace=15.0)
+
+
+def warn_of_shared_keys(url: str, inherited: Mapping[str, str]) -> str | None:
+    """Say that operators use the keys of the stack for its objects. None if they do not."""
+    role = inherited.get("TRACE_CREDENTIALS_ROLE_ARN")
+    master = inherited.get("TRACE_SPARK_MASTER", "local")
+    reason = explain_shared_keys(url, role, master)
+    if reason is None:
+        return None
+    return (
+        f"Operators on Spark use the keys of the stack for {url}: {reason}. They can reach the"
+        " objects of all organisations (docs/how-to/s3.md)."
+    )
 
 
 def _find_functions_directory(home: Home) -> Path:

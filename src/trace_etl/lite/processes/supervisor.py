@@ -44,7 +44,12 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self._records = {
-            service.name: ServiceRecord(service.name, service.where, isolation=service.isolation)
+            service.name: ServiceRecord(
+                service.name,
+                service.where,
+                isolation=service.isolation,
+                warning=service.warning,
+            )
             for service in self.services
         }
         self._ready = {service.name: asyncio.Event() for service in self.services}

@@ -219,10 +219,9 @@ class HostRunner(Collector):
 
     @property
     def _has_own_credentials(self) -> bool:
-        """Whether tasks get credentials of S3. Executors of a cluster cannot read the files with them."""
-        is_local = self.cfg.spark_master.startswith("local")
+        """Whether tasks get credentials of S3."""
         on_s3 = isinstance(self.cfg.open_objects(), S3Store)
-        return self.cfg.credentials_role_arn is not None and on_s3 and is_local
+        return on_s3 and self.cfg.shared_keys_reason is None
 
     def _list_own_paths(self, org_id: UUID, scratch: Path, temporary: Path) -> list[str]:
         """Return the paths that one host may write."""

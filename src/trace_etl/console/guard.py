@@ -67,7 +67,7 @@ class Guard:
         headers = Headers(scope=scope)
         if scope["path"] == "/healthz":  # probes use any address
             return ""
-        # A name of an attacker that resolves to this address would make their page same-origin.
+        # A host name of an attacker that resolves to this address would make the attacker's page same-origin.
         own = self._origins.get(headers.get("host", ""))
         if own is None:
             raise Forbidden(

@@ -153,7 +153,9 @@ class ReferencesSection(Section):
 
     columns: list[Identifier] = Field(min_length=1)
     input: Name | None = Field(None, description="Name of the input with the values.")
-    output: Name | None = Field(None, description="Or the output of the same job with the values.")
+    output: Name | None = Field(
+        None, description="Instead of `input`: another output of the job with the values."
+    )
     to: list[Identifier] | None = Field(
         None, min_length=1, description="Its columns with the values. Default: `columns`."
     )

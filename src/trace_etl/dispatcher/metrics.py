@@ -34,8 +34,8 @@ REAPS = Counter(
 )
 REJECTED_ANSWERS = Counter(
     "trace_rejected_answers",
-    "Answers of nodes that contradicted a header: `corrected` ones of committed tasks, whose rows another "
-    "answer gave, and attempts that `failed` because no answer was right.",
+    "Answers of nodes that contradicted a header. `corrected`: the task was committed with another answer. "
+    "`failed`: no answer was right, so the attempt failed.",
     ["outcome"],
     registry=REGISTRY,
 )

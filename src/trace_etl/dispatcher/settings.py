@@ -67,7 +67,7 @@ class DispatcherSettings(ObjectsSettings):
         days=1
     )  # retention of the artifacts of batches, after the sink wrote them
     listing_interval: timedelta = timedelta(hours=6)
-    """Between two listings of the same part of the object store, which find forgotten objects."""
+    """Time between two listings of the same part of the object store, which find forgotten objects."""
     swap_every: timedelta = timedelta(seconds=0.5)  # between checks of generations being built
     source_restart_initial: timedelta = timedelta(seconds=1)
     source_restart_max: timedelta = timedelta(minutes=2)

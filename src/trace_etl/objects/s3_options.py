@@ -22,7 +22,7 @@ _MAX_RETRIES = 6
 
 @dataclass(frozen=True)
 class S3Options:
-    """Has no key: the store is sent to executors, which read the credentials where they run."""
+    """Options without keys: the store is sent to executors, which read the credentials where they run."""
 
     region: str | None = None
     """None: `AWS_REGION`, or `us-east-1`."""
@@ -81,7 +81,7 @@ class S3Options:
 
 
 def _find_end(section: Mapping[str, str]) -> datetime:
-    """Return until when credentials are used before the file is read again."""
+    """Return the time at which the credentials file is read again."""
     reread = datetime.now(UTC) + _REREAD_AFTER
     given = section.get(_END)
     return min(reread, datetime.fromisoformat(given)) if given else reread

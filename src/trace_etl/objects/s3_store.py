@@ -182,7 +182,9 @@ class S3Store:
         """Return the bucket and the path of a key. Raises InvalidKey if it is outside of the store."""
         bucket, _, path = check_key(key).partition("/")
         if not _compile_root(self.bucket, self.prefix).match(f"{bucket}/{path}/"):
-            raise InvalidKey(f"storage key {key}: this process uses {self.url}")
+            raise InvalidKey(
+                f"storage key {key} is outside of {self.url}, the store of this process"
+            )
         return bucket, path
 
     def _translate_errors(self, action: str, key: str) -> AbstractContextManager[None]:

@@ -161,7 +161,9 @@ class ObjectStore(Protocol):
 def object_key(store: ObjectStore, ref: StorageRef, name: str) -> str:
     """The key of a file under a storage reference. Raises InvalidKey."""
     if ref.scheme != store.scheme:
-        raise InvalidKey(f"storage scheme {ref.scheme}: this process uses {store.url}")
+        raise InvalidKey(
+            f"storage scheme {ref.scheme} is not that of {store.url}, the store of this process"
+        )
     if "/" in name:
         raise InvalidKey(f"{ref.url} lists {name}, which is outside of it")
     return check_key(f"{ref.bucket}/{ref.prefix}{name}")

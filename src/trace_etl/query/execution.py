@@ -28,7 +28,7 @@ from trace_etl.query.streaming import PINNED_HEADER, ResultStream, limit_time
 from trace_etl.state.db.pool import StateReader
 
 _MAX_KNOWN_TEXTS, _MAX_KNOWN_CHARACTERS = 256, 16_384
-_URL_MARGIN_SECONDS = 60  # for the clocks of this machine and of the store
+_URL_MARGIN_SECONDS = 60  # a margin for the clocks of this machine and of the store
 _log = structlog.stdlib.get_logger()
 
 

@@ -98,7 +98,7 @@ class ResultStream(Response):
 
 
 def check_http_version(scope: Scope) -> None:
-    """Refuse HTTP/1.0: it marks the end of a body by closing, like an aborted body ends."""
+    """Refuse HTTP/1.0, where a complete body and an aborted one end in the same way."""
     if scope["http_version"] == "1.0":
         problem = "a streamed result needs HTTP/1.1; a proxy on the way must use it too"
         raise Invalid([Fault("format", problem)])

@@ -46,7 +46,7 @@ class ConnectionSettings(ObjectsSettings):
     worker_id: str
     queue_dsn: str
     launchers: ClassVar[tuple[Launcher, ...]]
-    """What this kind of worker is in the registry of runtimes."""
+    """The launchers of this kind of worker in the registry of runtimes."""
     runtimes_file: Path | None = None
     """Runtimes beside the shipped ones, and fields that change those."""
     runtimes: list[str] | None = None

@@ -210,7 +210,7 @@ class DispatcherClient(DispatcherConnection):
 
 
 def render_completions(completions: Sequence[tuple[bodies.Complete, str]]) -> str:
-    """Return the JSON of `CompleteMany`. A test compares the two."""
+    """Return the JSON of `CompleteMany`. A test compares it with the model."""
     # The model would check each body and its token a second time.
     items = [
         f'{body.model_dump_json(exclude_unset=True)[:-1]},"capability_token":{json.dumps(token)}}}'

@@ -98,7 +98,7 @@ def create_database(
 def _ensure_role(conn: Conn, role: str, password: str) -> None:
     known = _exists(conn, "SELECT 1 FROM pg_roles WHERE rolname = %s", role)
     verb = "ALTER" if known else "CREATE"
-    # Sent as a verifier, so no password can appear in the server's log.
+    # Only a verifier of the password is sent, so the password cannot appear in the server's log.
     verifier = conn.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256")
     conn.execute(
         sql.SQL("{} ROLE {} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE PASSWORD {}").format(

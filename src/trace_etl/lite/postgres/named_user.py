@@ -1,7 +1,7 @@
 """Run a program as a user id without an entry in the user database. Standard library only: runs with -I -S.
 
 Arguments: uid, gid, a uid with an entry, program, its arguments. initdb refuses a user without a
-name. In a user namespace of its own it sees the uid with an entry; its files belong to the real one.
+name. In a user namespace, its uid appears as the one with an entry, and its files belong to the real uid.
 """
 
 import ctypes

@@ -207,9 +207,9 @@ class EmbeddedPostgres:
         return Server(self.port, self.passfile)
 
     def _move_linked_data(self) -> None:
-        """Move the data of an earlier release, which lies behind a link as root, into the directory.
+        """Move the data of an earlier release into the directory. As root, that was a link to the data.
 
-        The link may be a copy of another home's. The data then is gone or in use: raises HomeUnusable.
+        Raises HomeUnusable if the data is gone or in use, because the link is a copy of another home's.
         """
         if not self.directory.is_symlink():
             return

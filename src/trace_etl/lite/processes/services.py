@@ -81,7 +81,7 @@ class Blueprint:
     objects: StackObjects
     workers: int = 1
     host_view: Access | None = None
-    """The paths that operator hosts see from another account, if services cannot be restricted."""
+    """The paths that operator hosts see as another account, if services cannot be restricted."""
 
     def port(self, name: str) -> str:
         return str(self.configuration.ports[name].number)

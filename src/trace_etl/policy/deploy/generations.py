@@ -23,7 +23,7 @@ GENERATION_FIELDS = (
 )
 """The fields of a job that determine its rows. The other fields only affect how the tasks run."""
 _OPTIONAL = ("trigger", "time", "partition_by", "retry", "checks")
-"""Left out without a value, so that a job that does not use them keeps the hash of earlier releases."""
+"""Fields that the hash covers only if they have a value, so that other jobs keep their earlier hash."""
 _DERIVED = ("reads", "starts")
 
 

@@ -93,7 +93,8 @@ class Engines:
     ) -> Generator[tuple[duckdb.DuckDBPyConnection, bool]]:
         """Yield an engine, and whether it has the views already. Afterwards keep it for the key.
 
-        An engine without a key, or whose query failed, is closed. Another caller closes all.
+        An engine without a key, or whose query failed, is closed. A use for another caller closes all
+        engines.
         """
         if caller != self._caller:
             self.drop_kept()

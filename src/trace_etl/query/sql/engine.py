@@ -53,7 +53,7 @@ class QueryRun:
     has_views: bool = False
     """Whether the engine is restricted already, and has these views."""
     stored_columns: tuple[str, ...] | None = None
-    """The columns of the only view that the query selects, if it does nothing else. None of them: all."""
+    """The columns of the only view that the query selects, if it does nothing else. Empty: all columns."""
     summary: ResultSummary = field(default_factory=ResultSummary)
     budget: ReadBudget = field(init=False)
 

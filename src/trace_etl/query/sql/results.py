@@ -86,7 +86,7 @@ def encode_stored_columns(
 ) -> Iterator[Piece] | None:
     """Return a stream of columns as they are stored; None if the files do not hold exactly the result.
 
-    No `columns` are all. Raises OSError or ArrowInvalid for a file that cannot be read.
+    Empty `columns` mean all columns. Raises OSError or ArrowInvalid for a file that cannot be read.
     """
     if not may_send(view):
         return None

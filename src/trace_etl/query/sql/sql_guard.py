@@ -109,7 +109,7 @@ class SqlGuard:
     def find_stored_columns(self, sql: str) -> tuple[str, ...] | None:
         """Return the columns of a query that selects columns of one dataset and does nothing else.
 
-        No columns are all of them. None for any other query. Raises Invalid.
+        Empty means all columns. None for any other query. Raises Invalid.
         """
         return self._accepted(sql)[2]
 

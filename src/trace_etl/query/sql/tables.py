@@ -144,7 +144,7 @@ def _make_range_condition(first: int, last: int) -> Any:
 
 
 def _may_match(row_filter: Any, schema: Any, known: Any) -> bool:
-    """Whether rows that satisfy `known` can match a filter. The named file is never opened."""
+    """Whether rows that satisfy `known` can match a filter. Arrow opens no file to decide it."""
     piece = _FORMAT.make_fragment("nowhere", filesystem=_FILES, partition_expression=known)
     whole = _arrow.FileSystemDataset([piece], schema, _FORMAT, filesystem=_FILES)
     return any(True for _ in whole.get_fragments(filter=row_filter))

@@ -45,7 +45,7 @@ _FENCED = frozenset(
 _PASSED_ON = ("content-type", "range", "if-match", "if-none-match", "accept")
 _PASSED_BACK = ("content-type", "content-encoding", "content-range", "etag", "trace-query-id")
 MAX_CALL = 1024 * 1024
-"""The bytes of a call with a fence, as at the Dispatcher."""
+"""The maximum bytes of a call with a fence, the same as at the Dispatcher."""
 _MAX_HELD = 4 * MAX_CALL
 _COUNTED = ("dataset_uuid", "record_count", "batch_size_bytes")
 

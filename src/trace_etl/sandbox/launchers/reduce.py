@@ -1,7 +1,7 @@
 """Run a program at the isolation `reduced`: Landlock, a call filter and a user id, without namespaces.
 
-Runs as root with -I -S. The parent process stays, as the parent of all processes that the program leaves
-behind, and ends them with it. Standard library only. Argument: the descriptor of a file with the settings as
+Runs as root with -I -S. This process stays, becomes the parent of all processes that the program leaves
+behind, and ends them after the program. Standard library only. Argument: the descriptor of a file with the settings as
 JSON, because everyone can read arguments.
 """
 

@@ -128,7 +128,7 @@ class _CheckedOutput:
     output: TaskOutput
     frames: Mapping[str, DataFrame]
     row_count: int | None
-    """From the write. None: the rows are counted."""
+    """The number of rows that the writer counted. None: the checks count them."""
 
     @property
     def rows(self) -> DataFrame:

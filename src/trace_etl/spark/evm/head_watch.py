@@ -33,7 +33,7 @@ class HeadClaim:
     error: str = ""
     """Why they do not verify."""
     is_trusted: bool = True
-    """Whether the endpoint was not set aside at the time."""
+    """Whether the endpoint was not set aside when its head was read."""
 
 
 def find_faults(

@@ -246,7 +246,7 @@ def _count_nonzero(rows: _Rows) -> _Array:
 def _measure_transactions(rows: _Rows) -> _Array:
     """The sizes of signed transactions; null if the type is not known or a field is missing.
 
-    The size of one does not depend on the others that were read with it.
+    The size of one does not depend on those that were read with it.
     """
     is_known = np.isin(read_types(rows.fields), KNOWN_TYPES)
     known = rows.fields.filter(pa.array(is_known))

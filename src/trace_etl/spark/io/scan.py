@@ -113,7 +113,7 @@ class Scan:
 
 
 def _note_columns(group: Any, rows: Any) -> Any:
-    """Keep which columns the file has, if it lacks some of the schema: they are null in its rows."""
+    """Record the columns of the file if it lacks columns of the schema, which are null in its rows."""
     present = set(group.physical_schema.names)
     names = [name for name in rows.schema.names if name in present]
     if len(names) == len(rows.schema.names):

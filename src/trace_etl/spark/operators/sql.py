@@ -107,7 +107,7 @@ def _run_whole(context: OperatorContext, query: CheckedQuery) -> Frame:
         return replace(frame, made_from=list(digests) if can_be_added_to else None)
     assert task.previous is not None
     added = [part for digest, part in digests.items() if digest not in set(made_from)]
-    # Without new partitions, one of them gives the columns, and its rows are left out.
+    # If no partition is new, an old one gives the columns, and its rows are left out.
     read = task_input.model_copy(update={"partitions": added or task_input.partitions[:1]})
     frame = _run_over(context, query, [context.load(read)])
     merge = increments.find_merge(frame.frame)

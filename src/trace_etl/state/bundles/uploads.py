@@ -102,7 +102,7 @@ async def lock_upload(conn: Conn, org_id: UUID, user: str, upload_id: UUID) -> U
     values = {"org_id": org_id, "user": user, "upload_id": upload_id}
     found = await fetch_one(conn, Upload, _FIND, values)
     if found is None:
-        raise NotFound(f"no upload {upload_id} of yours; start a new one")
+        raise NotFound(f"you have no upload {upload_id}; start a new one")
     return found
 
 
@@ -169,7 +169,7 @@ class EndedUpload:
     """Whether a bundle or another upload has the same content."""
 
 
-# After an hour, a finalization that ran while its upload was replaced has stored its object.
+# An upload can be replaced while it is finished. An hour later, its object is certainly stored.
 _TAKE = """
 UPDATE udf_uploads u SET swept_at = now()
  WHERE u.upload_id IN (

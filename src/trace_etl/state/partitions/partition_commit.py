@@ -285,7 +285,7 @@ SELECT task_id FROM create_tasks(ARRAY(
       FROM tasks WHERE task_id = %(task_id)s))
 """
 
-# The partition was requested again after the attempt pinned its inputs, and no other task answers that.
+# The partition was requested again after the attempt pinned its inputs, and no other task covers that request.
 _REFRESH_AGAIN = """
 SELECT count(*) FROM enqueue(ARRAY(
     SELECT wake_entry(task_id, runtime) FROM refresh_again(%(task_id)s)))

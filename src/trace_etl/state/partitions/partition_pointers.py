@@ -31,7 +31,7 @@ CoveredRows = dict[tuple[UUID, str], RowSet]
 
 
 async def delete_covered(conn: Conn, covered: list[tuple[UUID, str]]) -> CoveredRows:
-    """Delete the partitions that new ones cover. Returns what their certificates say of their rows."""
+    """Delete the partitions that new ones cover. Returns their rows, as their certificates describe them."""
     values = {"versions": [v for v, _ in covered], "keys": [key for _, key in covered]}
     rows = await (await conn.execute(_DELETE_COVERED, values)).fetchall()
     return {(version, key): RowSet(row_sum, columns) for version, key, row_sum, columns in rows}

@@ -156,7 +156,7 @@ def _convert_to_json(model: BaseModel) -> orjson.Fragment:
 
 
 def main() -> int:
-    """Run operators until the worker stops this process, or has gone."""
+    """Run operators until the worker stops this process, or has ended."""
     # The worker decides when this process ends: by a message, or by closing the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -201,7 +201,7 @@ class HostRunner(Collector):
         return HostCommand(environment, temporary, allowed, view, self._has_own_credentials)
 
     def _find_view(self) -> AllowedPaths | None:
-        """Return the paths that hosts see from another account. None: they run as this worker's account."""
+        """Return the paths that hosts see as another account. None: they run as this worker's account."""
         view = self.cfg.host_view
         if self.cfg.host_paths is not None or view is None or self._account_problem is not None:
             return None

@@ -22,7 +22,9 @@ _MAX_BYTES = 1 << 28
 _MAX_TIMEOUTS = 10  # a node that sends single bytes must not keep a task waiting forever
 _PIECE = 1 << 20
 _GZIP_PIECE = 1 << 16
-_MAX_GZIP_MEMBERS = 10_000  # servers send one; empty ones cost time and never reach the size
+_MAX_GZIP_MEMBERS = (
+    10_000  # servers send one; empty members cost time, and never reach the limit of bytes
+)
 
 
 class RateLimit:

@@ -39,7 +39,7 @@ class HostCommand:
     allowed: Paths | None
     """The paths that it may use (`read`, `write`); None for all."""
     view: Paths | None = None
-    """The paths that it sees from another account; None: it runs as the worker's account."""
+    """The paths that another account sees. None: the host runs as the worker's account."""
     has_own_credentials: bool = False
     """Whether each task gets credentials of S3, in a file of `directory`."""
 

@@ -74,6 +74,14 @@ def parquet(rows: list[dict[str, Any]], schema: Any = ARROW_SCHEMA) -> bytes:
     return sink.getvalue()
 
 
+def parquet_with_bytes_as_text() -> bytes:
+    table = arrow_table([{}])
+    ids = pa.array([b"\xff\xfe"]).view(pa.string())
+    sink = io.BytesIO()
+    pq.write_table(table.set_column(table.column_names.index("id"), "id", ids), sink)
+    return sink.getvalue()
+
+
 def stream(rows: list[dict[str, Any]], schema: Any = ARROW_SCHEMA) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
@@ -178,6 +186,11 @@ CASES: dict[str, Case] = {
         parquet([{}])[:30] + b"\xff" * 40 + parquet([{}])[70:],
         {"content_type": PARQUET},
         "not a readable Parquet",
+    ),
+    "bytes as text in Parquet": (
+        parquet_with_bytes_as_text(),
+        {"content_type": PARQUET},
+        "column 'id': Invalid UTF8 sequence at string index 0",
     ),
     "cut off Arrow": (stream([{}])[:-100], {"content_type": STREAM}, "not a readable Arrow stream"),
     "no Arrow": (b"\x00" * 64, {"content_type": STREAM}, ""),

@@ -107,7 +107,14 @@ def _check_size(rows: int, size: int) -> None:
 
 def _check_decoded(table: Any) -> Any:
     _check_size(table.num_rows, table.nbytes)
-    table.validate(full=True)  # offsets inside the buffers, and texts that are UTF-8
+    table.validate()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            for chunk in column.chunks:
+                chunk.validate(full=True)  # offsets inside the buffers, and texts that are UTF-8
+        except pa.ArrowInvalid as error:
+            advice = "; text must be UTF-8: write bytes as hex(…)" if "UTF8" in str(error) else ""
+            raise BadBatch(f"column {name!r}: {_read_first_line(error)}{advice}") from error
     return table
 
 
@@ -116,5 +123,9 @@ def _explain(what: str, error: Exception) -> BadBatch:
         return BadBatch(
             f"decoding the {what} needs more than {MAX_DECODER_BYTES} bytes of memory; split the batch"
         )
+    return BadBatch(f"the batch is not a readable {what}: {_read_first_line(error)}")
+
+
+def _read_first_line(error: Exception) -> str:
     lines = str(error).splitlines() or [type(error).__name__]
-    return BadBatch(f"the batch is not a readable {what}: {lines[0][:300]}")
+    return lines[0][:300]

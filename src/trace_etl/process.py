@@ -11,6 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Keeps numpy and pyarrow from starting threads when they are imported: a fork would lose them."""
+_THREADS = Path("/proc/self/task")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # the parameters of mallopt, from malloc.h
 _MAX_HEAP_BUFFER = 8 * 2**20
 _MAX_KEPT = 64 * 2**20
@@ -39,6 +42,17 @@ def stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
 def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
+
+
+def count_threads() -> int | None:
+    """Count the threads of this process, including those that Python does not know; None if unknown.
+
+    Each is a directory in /proc. Landlock forbids listing them, but not reading their number.
+    """
+    try:
+        return _THREADS.stat().st_nlink - 2
+    except FileNotFoundError:
+        return None
 
 
 def keep_freed_memory() -> None:

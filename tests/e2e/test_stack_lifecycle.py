@@ -30,6 +30,7 @@ from trace_etl.lite.postgres.server import Server
 from trace_etl.lite.processes import probes, process_tree
 
 SUPPORT = Path(__file__).parents[1] / "support"
+FORK_SERVER = "trace_etl.lite.processes.fork_server"
 SERVICES = {
     *("postgres", "dispatcher", "worker", "functions", "sink", "query", "scheduler", "console")
 }
@@ -240,6 +241,18 @@ class TestRunningStack:
         assert trace(home, "status").returncode == 0
         with psycopg.connect(dsns.data) as conn:
             assert conn.execute("SELECT n FROM kept").fetchone() == (7,)
+
+    def test_the_services_of_a_killed_fork_server_are_restarted(
+        self, home: Path, shared: Stack
+    ) -> None:
+        before = {name: shared.pid(name) for name in SERVICES}
+        forked = {name: psutil.Process(before[name]) for name in SERVICES - {"postgres"}}
+        [server] = [p for p in shared.descendants() if FORK_SERVER in p.cmdline()]
+        server.kill()
+        eventually(lambda: all(shared.pid(name) not in (before[name], None) for name in forked))
+        eventually(lambda: checks.check(Home(home)).state == "healthy")
+        assert shared.pid("postgres") == before["postgres"]
+        assert still_running([*forked.values()]) == []
 
 
 def read_log(log: Path) -> list[list[str]]:

@@ -101,6 +101,8 @@ def test_an_ordinary_user_runs_the_stack_in_the_default_home(user: User) -> None
     assert probes.is_healthy(connection["api_url"], connection["ca"])
     descendants = psutil.Process(process.pid).children(recursive=True)
     assert {member.uids().effective for member in descendants} == {UNPRIVILEGED}
+    shown = [member.cmdline()[-2:] for member in descendants]
+    assert shown.count(["-m", "support.services.stub_service"]) == 7  # those that were forked
     assert not (user.home / ".trace" / "postgres").is_symlink()
     process.send_signal(signal.SIGTERM)
     process.communicate()

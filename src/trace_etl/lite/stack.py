@@ -18,6 +18,7 @@ from trace_etl.lite.options import Options
 from trace_etl.lite.postgres import databases
 from trace_etl.lite.postgres.server import EmbeddedPostgres
 from trace_etl.lite.processes import lock, log_view, orphans, process_tree, record
+from trace_etl.lite.processes.forks import ServiceForks, make_environment
 from trace_etl.lite.processes.record import ServiceRecord
 from trace_etl.lite.processes.services import (
     Blueprint,
@@ -160,7 +161,10 @@ class _Run:
 
     async def run(self, on_up: OnUp, began: float) -> None:
         """Supervise the processes until a signal; rotate and show their logs."""
-        supervisor = Supervisor(self.prepared.services, self.home.logs, self.log, self._record)
+        forks = self._open_forks()
+        supervisor = Supervisor(
+            self.prepared.services, self.home.logs, self.log, self._record, forks=forks
+        )
         _stop_on_signals(supervisor)
         helpers = [
             asyncio.create_task(self._rotate_logs()),
@@ -172,7 +176,20 @@ class _Run:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
+            if forks is not None:
+                forks.close()
             self._show_new_lines()
+
+    def _open_forks(self) -> ServiceForks | None:
+        """Start the fork server, which imports modules while Postgres starts."""
+        forked = [service.argv[-1] for service in self.prepared.services if service.is_forked]
+        modules = list(dict.fromkeys(forked))
+        if not modules:
+            return None
+        environment = make_environment(inherited_environment(), self.home.path)
+        forks = ServiceForks(modules, environment, self.home.logs / "supervisor.log")
+        forks.open()
+        return forks
 
     def _record(self, services: Sequence[ServiceRecord]) -> None:
         record.write(self.home.record, services)

@@ -33,12 +33,27 @@ def answer_requests(directory: Path) -> None:
         time.sleep(0.1)
 
 
-# The process that forks Spark's Python workers must have no threads.
-_FORKS = {"pyspark.daemon", "trace_etl.spark.session.python_daemon"}
+def start_thread() -> None:
+    threading.Thread(target=answer_requests, args=(Path.cwd(),), daemon=True).start()
 
-if (
+
+def start_when_forked(event: str, arguments: tuple[object, ...]) -> None:
+    """Start the thread with the first event of a service, which has its environment and its rights then."""
+    if "TRACE_TLS_CA" in os.environ and not has_started:
+        has_started.append(True)
+        start_thread()
+
+
+# Processes that fork others must have no threads.
+_FORKS = {"pyspark.daemon", "trace_etl.spark.session.python_daemon"}
+_FORKS_SERVICES = "trace_etl.lite.processes.fork_server"
+has_started: list[bool] = []
+
+if _FORKS_SERVICES in sys.orig_argv:
+    sys.addaudithook(start_when_forked)
+elif (
     "-m" in sys.orig_argv
     and {"TRACE_TLS_CA", "TRACE_HOST_FD"} & {*os.environ}
     and not _FORKS.intersection(sys.orig_argv)
 ):
-    threading.Thread(target=answer_requests, args=(Path.cwd(),), daemon=True).start()
+    start_thread()

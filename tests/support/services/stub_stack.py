@@ -1,6 +1,7 @@
 """`trace up` with the real supervisor, home, Postgres and keys, and stubs for the services."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,12 +15,12 @@ from trace_etl.lite.options import Options
 from trace_etl.lite.processes.log_view import Line
 from trace_etl.lite.processes.services import Blueprint, StackService, list_services
 
-SERVICE = str(Path(__file__).with_name("stub_service.py"))
+MODULE = "support.services.stub_service"
 
 
 def stub_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackService]:
     services = list_services(plan, inherited)
-    return [replace(service, argv=(sys.executable, SERVICE, service.name)) for service in services]
+    return [replace(service, argv=(sys.executable, "-P", "-m", MODULE)) for service in services]
 
 
 def announce(connection: StackConnection, seconds: float) -> None:
@@ -35,6 +36,10 @@ def show(line: Line) -> None:
 
 
 def main(home: str, options: str) -> int:
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parents[2]), *filter(None, known)]
+    )
     try:
         stack.up(
             Home(Path(home)),

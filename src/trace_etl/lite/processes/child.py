@@ -4,12 +4,14 @@ import asyncio
 import os
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
 
 from trace_etl.lite.processes import process_tree
+from trace_etl.lite.processes.fork_server import ServiceStart
+from trace_etl.lite.processes.forks import ForkedProcess, ServiceForks
 from trace_etl.lite.processes.services import StackService
 
 _SECOND_GRACE = 3.0
@@ -20,7 +22,7 @@ class Child:
     """A child process. It leads its own session, so that its descendants can be found."""
 
     service: StackService
-    process: asyncio.subprocess.Process
+    process: asyncio.subprocess.Process | ForkedProcess
     created: float
     log_start: int
     began: float = field(default_factory=time.monotonic)
@@ -78,28 +80,46 @@ class Child:
                 wait.cancel()
 
 
-async def start(service: StackService, log: Path) -> Child:
-    """Start a process with its output appended to `log`."""
+async def start(service: StackService, log: Path, forks: ServiceForks | None = None) -> Child:
+    """Start a process with its output appended to `log`, through the fork server if there is one."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     log_start = os.fstat(output).st_size
     try:
-        process = await asyncio.create_subprocess_exec(
-            *process_tree.bound(
-                service.argv,
-                sent=service.stop_with[0],
-                account=service.account,
-                directory=service.directory,
-                access=None if service.restricts_itself else service.access,
-            ),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=dict(service.environment),
-            start_new_session=True,
-        )
+        if service.is_forked and forks is not None:
+            process = await forks.start(_describe_start(service), output)
+        else:
+            process = await _execute(service, output)
     finally:
         os.close(output)
     return Child(service, process, _read_start_time(process.pid), log_start)
+
+
+def _describe_start(service: StackService) -> ServiceStart:
+    access = None if service.restricts_itself else service.access
+    return ServiceStart(
+        argv=list(service.argv),
+        environment=dict(service.environment),
+        directory=service.directory,
+        sent=service.stop_with[0],
+        allowed=asdict(access) if access else None,
+    )
+
+
+async def _execute(service: StackService, output: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *process_tree.bound(
+            service.argv,
+            sent=service.stop_with[0],
+            account=service.account,
+            directory=service.directory,
+            access=None if service.restricts_itself else service.access,
+        ),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env=dict(service.environment),
+        start_new_session=True,
+    )
 
 
 def _read_start_time(pid: int) -> float:

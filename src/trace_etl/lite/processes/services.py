@@ -19,7 +19,7 @@ from trace_etl.lite.objects import StackObjects
 from trace_etl.lite.postgres.account import Account
 from trace_etl.lite.postgres.databases import DATA, DATA_READER, QUEUE, READER, STATE, Dsns, dsns
 from trace_etl.lite.postgres.server import EmbeddedPostgres, Server
-from trace_etl.lite.processes import probes
+from trace_etl.lite.processes import forks, probes
 from trace_etl.lite.processes.ports import LOOPBACK
 from trace_etl.objects.settings import explain_shared_keys
 from trace_etl.secret_store import VARIABLE
@@ -50,6 +50,8 @@ class StackService:
     directory: str = "/"
     access: Access | None = None
     """The paths that the process may use; None if nothing restricts it."""
+    is_forked: bool = False
+    """Whether the fork server starts it: a module, the last word of `argv`, with a function `main`."""
     restricts_itself: bool = False
     """Whether the process applies `access` itself, after it started a child with more rights."""
     warning: str | None = None
@@ -190,6 +192,7 @@ def _describe_service(
         is_ready=probes.alive,
         directory=str(directory),
         access=access,
+        is_forked=forks.can_fork(),
         after=("dispatcher",),
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 from trace_etl.lite.errors import ServiceFailed
 from trace_etl.lite.processes import child, log_view
 from trace_etl.lite.processes.child import Child
+from trace_etl.lite.processes.forks import ServiceForks
 from trace_etl.lite.processes.record import ServiceRecord
 from trace_etl.lite.processes.services import StackService
 from trace_etl.policy.retry import Backoff
@@ -41,6 +42,7 @@ class Supervisor:
     log: log_view.EventLog
     publish: Callable[[Sequence[ServiceRecord]], None]
     policy: RestartPolicy = field(default_factory=RestartPolicy)
+    forks: ServiceForks | None = None
 
     def __post_init__(self) -> None:
         self._records = {
@@ -99,7 +101,7 @@ class Supervisor:
             await self._back_off(service, code, self.policy.backoff.seconds(failures))
 
     async def _start(self, service: StackService) -> Child:
-        process = await child.start(service, self._log_path(service))
+        process = await child.start(service, self._log_path(service), self.forks)
         self._children[service.name] = process
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._update_record(

@@ -9,14 +9,10 @@ import gc
 import importlib
 import os
 import sys
-from pathlib import Path
 
+from trace_etl.process import WITHOUT_THREADS, count_threads
 from trace_etl.spark.session import executor_output
 
-_WITHOUT_THREADS = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-}
 _MODULES = (
     "pyspark.worker",
     "pandas",
@@ -24,26 +20,14 @@ _MODULES = (
     "trace_etl.spark.evm.source",
     "trace_etl.spark.operators.cryo_ingest",  # with all that reads inputs and writes outputs
 )
-_THREADS = Path("/proc/self/task")
 
 
 def import_modules() -> bool:
     """Import what workers use. Returns whether this process has one thread and may therefore fork."""
-    os.environ.update(_WITHOUT_THREADS)
+    os.environ.update(WITHOUT_THREADS)
     for name in _MODULES:
         importlib.import_module(name)
-    return _count_threads() == 1
-
-
-def _count_threads() -> int | None:
-    """Count the threads of this process, including those that Python does not know; None if unknown.
-
-    Each is a directory in /proc. Landlock forbids listing them, but not reading their number.
-    """
-    try:
-        return _THREADS.stat().st_nlink - 2
-    except FileNotFoundError:
-        return None
+    return count_threads() == 1
 
 
 def main() -> None:

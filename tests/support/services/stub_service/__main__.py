@@ -34,7 +34,8 @@ def listen(port: int) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
 
-def main(name: str) -> None:
+def main() -> None:
+    name = Path(os.environ["TMPDIR"]).name
     ignores_sigterm = name in os.environ.get("STUB_IGNORES_SIGTERM", "").split(",")
     signal.signal(signal.SIGTERM, signal.SIG_IGN if ignores_sigterm else lambda *_: sys.exit(0))
     for address in ("API", "INTERNAL", "QUERY", "SCHEDULER", "CONSOLE"):
@@ -50,4 +51,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -5,7 +5,6 @@ import signal
 import psutil
 
 from trace_etl.lite.home import Home
-from trace_etl.lite.postgres.server import EmbeddedPostgres
 from trace_etl.lite.processes import process_tree, record
 from trace_etl.lite.processes.record import ServiceRecord
 
@@ -23,6 +22,8 @@ def find(home: Home) -> list[psutil.Process]:
 
 def clear(home: Home) -> int:
     """Stop all orphans and their Postgres server; return the number of orphans."""
+    from trace_etl.lite.postgres.server import EmbeddedPostgres  # `trace status` needs no psycopg
+
     found = find(home)
     process_tree.end(found, signal.SIGTERM, signal.SIGKILL, grace=_GRACE)
     EmbeddedPostgres(home.postgres).evict()

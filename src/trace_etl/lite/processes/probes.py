@@ -10,7 +10,6 @@ from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
 
 import psutil
-import psycopg
 
 # Called with the child's pid, so that the answer of an earlier child does not count.
 Probe = Callable[[int], bool]
@@ -68,6 +67,8 @@ def read_ready_file(path: Path) -> dict[str, Any]:
 
 
 def _accepts_connection(dsn: str) -> bool:
+    import psycopg  # `trace status` uses the other probes only
+
     try:
         psycopg.connect(dsn, connect_timeout=int(_TIMEOUT)).close()
     except psycopg.OperationalError:

@@ -24,6 +24,7 @@ from trace_etl.model.errors import Fault, Invalid
 
 _S = TypeVar("_S", bound=Section)
 _Raw = dict[str, object]
+_STAND_INS: _Raw = {"name": "x", "outputs": ["x"]}
 
 
 def parse_dag(text: str, runtimes: Runtimes | None = None) -> Dag:
@@ -72,23 +73,32 @@ def _parse_sections(data: _Raw, errors: list[ErrorDetails]) -> ParsedSections:
         depth = 2 if path[0] in ("jobs", "publish", "notify") and len(path) > 1 else 1
         field = str(path[depth]) if len(path) > depth else ""
         invalid.setdefault(path[:depth], set()).add(field)
-    jobs, publish = _convert_to_list(data.get("jobs")), _convert_to_list(data.get("publish"))
+
+    def parse_all(kind: type[_S], name: str, stand_ins: _Raw | None = None) -> list[_S | None]:
+        return [
+            _parse_section(kind, value, invalid.get((name, n), set()), stand_ins)
+            for n, value in enumerate(_convert_to_list(data.get(name)))
+        ]
+
+    jobs = parse_all(JobSection, "jobs")
+    publish = parse_all(PublishSection, "publish")
     return ParsedSections(
         name=str(data.get("name")),
         defaults=_parse_section(Defaults, data.get("defaults"), invalid.get(("defaults",), set())),
-        jobs=[
-            _parse_section(JobSection, j, invalid.get(("jobs", n), set()))
-            for n, j in enumerate(jobs)
-        ],
-        job_names=[_read_name(job) for job in jobs],
-        publish=[
-            _parse_section(PublishSection, p, invalid.get(("publish", n), set()))
-            for n, p in enumerate(publish)
-        ],
-        notify=[
-            _parse_section(NotifySection, rule, invalid.get(("notify", n), set()))
-            for n, rule in enumerate(_convert_to_list(data.get("notify")))
-        ],
+        jobs=jobs,
+        job_names=[_read_name(job) for job in _convert_to_list(data.get("jobs"))],
+        publish=publish,
+        notify=parse_all(NotifySection, "notify"),
+        incomplete_jobs={
+            n: job
+            for n, job in enumerate(parse_all(JobSection, "jobs", _STAND_INS))
+            if job and jobs[n] is None
+        },
+        incomplete_publish={
+            n: entry
+            for n, entry in enumerate(parse_all(PublishSection, "publish", {"name": "x"}))
+            if entry and publish[n] is None
+        },
         invalid={path: fields for path, fields in invalid.items() if len(path) == 2},
     )
 
@@ -102,11 +112,17 @@ def _read_name(job: object) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _parse_section(kind: type[_S], value: object, invalid: set[str]) -> _S | None:
-    """Parse a section without its invalid fields; None: the other fields are invalid, too."""
+def _parse_section(
+    kind: type[_S], value: object, invalid: set[str], stand_ins: _Raw | None = None
+) -> _S | None:
+    """Parse a section without its invalid fields; None: a required field is missing or invalid.
+
+    `stand_ins` are values for the required fields that are missing or invalid.
+    """
     raw = cast(_Raw, value) if isinstance(value, dict) else {}
+    valid = {k: v for k, v in raw.items() if k not in invalid}
     try:
-        return kind.model_validate({k: v for k, v in raw.items() if k not in invalid})
+        return kind.model_validate({**(stand_ins or {}), **valid})
     except ValidationError:
         return None
 

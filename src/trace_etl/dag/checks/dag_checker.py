@@ -62,6 +62,9 @@ class ParsedSections:
     publish: list[PublishSection | None]
     notify: list[NotifySection | None] = field(default_factory=list[NotifySection | None])
     invalid: dict[FieldPath, set[str]] = field(default_factory=dict[FieldPath, set[str]])
+    incomplete_jobs: dict[int, JobSection] = field(default_factory=dict[int, JobSection])
+    """Jobs without a valid name or outputs, with stand-ins for these. Their other fields are checked."""
+    incomplete_publish: dict[int, PublishSection] = field(default_factory=dict[int, PublishSection])
 
     def has_invalid(self, section: FieldPath, *fields: str) -> bool:
         """Return whether the schema refused one of these fields of a section."""
@@ -97,6 +100,7 @@ class DagChecker:
             for n, p in enumerate(self.parsed.publish)
             if p
         )
+        self._check_incomplete_sections()
         self._check_cycles(jobs)
         names = {entry.name for entry in publish}
         self._add_faults((), find_rule_faults(self.parsed.notify, names))
@@ -182,6 +186,17 @@ class DagChecker:
     def _only_forwards(self, job: JobSection, activation: str) -> bool:
         """Return whether the job is a source that only forwards events."""
         return activation == "source" and (job.source is None or job.source.kind != "always_on")
+
+    def _check_incomplete_sections(self) -> None:
+        """Check what sections without a valid name or outputs refer to."""
+        for n, job in self.parsed.incomplete_jobs.items():
+            if job.operator:
+                self._find_operator(("jobs", n), job, job.operator)
+            for m, item in enumerate(job.inputs):
+                self._resolve_input(("jobs", n, "inputs", m), item)
+        for n, entry in self.parsed.incomplete_publish.items():
+            if entry.from_.job:
+                self._resolve_output(("publish", n, "from"), entry.from_)
 
     # --- operators --------------------------------------------------------------------------
 

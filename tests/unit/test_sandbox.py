@@ -24,7 +24,7 @@ import pytest
 
 from support.waiting import eventually
 from trace_etl import landlock
-from trace_etl.sandbox import bubblewrap, cgroups, process_tree
+from trace_etl.sandbox import bubblewrap, cgroups, process_tree, uids
 from trace_etl.sandbox.broker.strict_http import listen_at
 from trace_etl.sandbox.bubblewrap import BUNDLE, SOCKETS, Shown
 from trace_etl.sandbox.errors import SandboxUnavailable
@@ -191,12 +191,12 @@ def native_attack(
     )
 
 
-def compile_attacks(directory: Path) -> Path:
+def compile_attacks(directory: Path, name: str = "attacks") -> Path:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler")
-    program = directory / "attacks"
-    source = str(_HOSTILE / "attacks.c")
+    program = directory / name
+    source = str(_HOSTILE / f"{name}.c")
     subprocess.run([compiler, "-O1", "-w", "-o", str(program), source], check=True)
     return program
 
@@ -828,15 +828,88 @@ def test_without_namespaces_a_killed_launcher_takes_all_processes_with_it(python
     assert processes_with(marker) == []
 
 
+_END_OTHERS_FIRST = """
+import os, signal
+if os.fork() != 0:
+    signal.pause()
+while True:
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+"""
+
+
+@needs_root
+def test_without_namespaces_a_function_cannot_end_what_ends_it(python: Path) -> None:
+    """Landlock forbids it since Linux 6.12. Before, the user ids do."""
+    for _ in range(10):
+        marker = secrets.token_hex(8)
+        program = reduced(python, "-c", _END_OTHERS_FIRST, MARKER=marker)
+        process = SandboxedProcess(program, Layers(landlock=False))
+        # The child ends its parent, so the program ends. The child itself would go on.
+        assert process.wait().reason == "exited"
+        assert processes_with(marker) == []
+
+
+@needs_root
+def test_the_spawner_reaps_what_a_killed_function_left(tmp_path: Path) -> None:
+    """Without it, each forced end would use up a user id, where no init process reaps."""
+    shown = [Shown(compile_attacks(tmp_path, "bombs"), f"{BUNDLE}/bombs")]
+    program = Program([f"{BUNDLE}/bombs", "survive_its_end"], files=shown, isolation="reduced")
+    connection, process = launch_spawner(tmp_path)
+    spawner, has_printed = Spawner(connection), threading.Event()
+    used: set[int] = set()
+    try:
+        for _ in range(4):
+            started = spawner.start(program, lambda part: has_printed.set())
+            assert started.wait_for_start() and has_printed.wait(60)
+            below = psutil.Process(process.pid).children(recursive=True)
+            used |= {_read_uid(child.pid) for child in below} & {*uids._UIDS}
+            started.kill()
+            assert started.wait().reason == "killed"
+        assert len(used) == 1
+    finally:
+        spawner.close()
+        assert process.wait() == 0
+
+
+def _read_uid(pid: int) -> int:
+    try:
+        return psutil.Process(pid).uids().real
+    except psutil.NoSuchProcess:
+        return 0
+
+
+@contextmanager
+def left_behind(uid: int) -> Iterator[int]:
+    """A process with a user id, whose parent does not reap it. Yields its id."""
+    code = f"""
+import os, signal
+pid = os.fork()
+if pid == 0:
+    os.setuid({uid})
+    os.execv("/bin/sleep", ["sleep", "infinity"])
+print(pid, flush=True)
+signal.pause()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        try:
+            assert parent.stdout is not None
+            yield int(parent.stdout.readline())
+        finally:
+            parent.kill()
+
+
 @needs_root
 def test_a_user_id_with_processes_that_are_not_reaped_is_not_used() -> None:
     with reserve_uid() as uid:
         assert uid is not None
-    with sleeping(uid) as left:
+    with left_behind(uid) as left:
         with reserve_uid() as other:
             assert other != uid
         # It was ended, and nothing has reaped it yet.
-        eventually(lambda: not process_tree.is_running(left.pid))
+        eventually(lambda: not process_tree.is_running(left))
         with reserve_uid() as other:
             assert other != uid
 

@@ -22,6 +22,7 @@ from trace_etl.sandbox.bubblewrap import Shown
 from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.limits import Limits
 from trace_etl.sandbox.process import Ended, Program, SandboxedProcess
+from trace_etl.sandbox.uids import adopt_orphans
 
 _FLUSH_SECONDS = 10.0
 
@@ -235,6 +236,7 @@ class SpawnerServer:
 
 def main(descriptor: str, directory: str) -> None:
     """Serve the worker at the other end of an inherited socket."""
+    adopt_orphans()
     with socket.socket(fileno=int(descriptor)) as connection:
         SpawnerServer(connection, Path(directory)).serve()
 

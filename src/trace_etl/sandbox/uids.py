@@ -1,10 +1,11 @@
 """One user id per sandbox, where this process may change its user."""
 
+import ctypes
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from trace_etl.sandbox.errors import SandboxUnavailable
 REDUCE = Path(__file__).parent / "launchers" / "reduce.py"
 # Below 65536, so that containers can use them. No distribution assigns these ids.
 _UIDS = range(64700, 65200)
+_SET_SUBREAPER = 36
 
 
 @contextmanager
@@ -30,7 +32,7 @@ def reserve_uid() -> Generator[int | None]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reservation:
             if not _bind(reservation, uid):
                 continue
-            if uid not in left:
+            if _reap(left.get(uid, [])):
                 yield uid
                 return
             # A worker that was killed left them. Ended processes that are not reaped count towards the limit
@@ -41,6 +43,23 @@ def reserve_uid() -> Generator[int | None]:
         f"all {len(_UIDS)} user ids for sandboxes are in use",
         "run fewer tasks at once; in a container, start an init process, which reaps ended processes",
     )
+
+
+def adopt_orphans() -> None:
+    """Become the parent of processes whose parent ends, so that this process can reap them."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_SET_SUBREAPER, 1, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl: {os.strerror(code)}")
+
+
+def _reap(pids: Sequence[int]) -> bool:
+    """Reap adopted processes that have ended. Returns whether none is left."""
+    for pid in pids:
+        with suppress(
+            ChildProcessError
+        ):  # it belongs to another process, or another thread reaped it
+            os.waitpid(pid, os.WNOHANG)
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def end_all_of(uid: int) -> None:

@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from fastapi import FastAPI, Request
@@ -65,7 +65,7 @@ from trace_etl.http.user_tokens import ServiceKeys, UserKeys
 from trace_etl.model.errors import Unavailable
 from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.store import ObjectStore
-from trace_etl.policy.retry import Backoff
+from trace_etl.policy.retry import TASK_RETRY, Backoff
 from trace_etl.queues.queue import Queue, QueueProducer
 from trace_etl.state.db.pool import (
     CONNECTION_ERRORS,
@@ -206,7 +206,7 @@ def _share_parts(
         tokens=tokens,
         objects=objects,
         payloads=Payloads(pool, tokens, cfg, objects),
-        retry=Backoff(cfg.retry_initial, cfg.retry_max, jitter=0.5),
+        retry=replace(TASK_RETRY, initial=cfg.retry_initial, max_delay=cfg.retry_max),
         webhooks=WebhookSecrets(cfg.open_secrets(), cfg.webhook_window),
         runtimes=load_runtimes(cfg.runtimes_file),
     )

@@ -10,6 +10,7 @@ from pydantic_settings import SettingsConfigDict
 
 from trace_etl.http.server.connection_limits import ConnectionLimits
 from trace_etl.objects.settings import ObjectsSettings
+from trace_etl.policy.retry import TASK_RETRY
 from trace_etl.policy.storage_retention import StorageRetention
 from trace_etl.secret_store import SecretStore, pick_variables
 
@@ -47,8 +48,8 @@ class DispatcherSettings(ObjectsSettings):
     """The server of STS. Default: AWS."""
     token_grace: timedelta = timedelta(minutes=5)  # lifetime of a task token after the task timeout
     max_token_life: timedelta = timedelta(hours=24)
-    retry_initial: timedelta = timedelta(seconds=30)
-    retry_max: timedelta = timedelta(minutes=10)
+    retry_initial: timedelta = TASK_RETRY.initial
+    retry_max: timedelta = TASK_RETRY.max_delay
     reaper_grace: timedelta = timedelta(seconds=20)
     """Minimum time that leases last after an outage; workers retry heartbeats more often than this."""
     outbox_max_tries: int = 20

@@ -19,7 +19,7 @@ class ExactReader(Protocol):
     """A source of bytes. Both methods raise an error if the source ends too early."""
 
     def read_exactly(self, size: int) -> bytes:
-        """Return so many bytes."""
+        """Return this many bytes."""
         ...
 
     def fill(self, buffer: memoryview) -> None:
@@ -38,7 +38,7 @@ class ReceiveMemory:
         self._kept: list[Any] = []
 
     def take(self, size: int) -> Any:
-        """Return a buffer of at least so many bytes."""
+        """Return a buffer of at least this many bytes."""
         import pyarrow as pa
 
         with self._lock:

@@ -283,7 +283,7 @@ def _open_directory(root: Path, names: list[str]) -> Generator[int]:
 
 @contextmanager
 def _delete_errors(key: str) -> Generator[None]:
-    """Ignore that there is nothing to delete. Raises NotAnObject if a link leads to it."""
+    """Ignore a missing object. Raises NotAnObject if a link leads to the object."""
     with write_errors(key):
         try:
             yield

@@ -182,7 +182,7 @@ class QueryExecutor:
         return pins
 
     async def make_views(self, pins: list[Pin], seconds: float) -> list[DatasetView]:
-        """List the files of pins, with addresses that are valid for so many seconds. Raises Invalid."""
+        """List the files of pins, with addresses that are valid for this many seconds. Raises Invalid."""
         life = timedelta(seconds=seconds + _URL_MARGIN_SECONDS)
 
         def make() -> list[DatasetView]:

@@ -86,7 +86,7 @@ class QuerySettings(ObjectsSettings):
     )
 
     def task_limits(self, rows: int | None) -> QueryLimits:
-        """Return the limits of a task's query that may return so many rows; None: any number."""
+        """Return the limits of a task's query that may return this many rows; None: any number."""
         seconds = self.task_query_seconds
         cpu_seconds = seconds * self.query_threads
         return replace(self.limits(rows), seconds=seconds, cpu_seconds=cpu_seconds)
@@ -96,7 +96,7 @@ class QuerySettings(ObjectsSettings):
         return self.query_slots_per_user or max(1, self.query_slots - 1)
 
     def limits(self, rows: int | None) -> QueryLimits:
-        """Return the limits of a query that may return so many rows; None: any number."""
+        """Return the limits of a query that may return this many rows; None: any number."""
         return QueryLimits(
             rows,
             self.query_memory,

@@ -14,7 +14,7 @@ class SecretMask:
     """Secrets that must not be shown. Safe to use from several threads."""
 
     _added: list[str] = field(default_factory=list[str])
-    """Secrets whose forms are found when a text is masked: most attempts print nothing."""
+    """Secrets whose forms `mask` computes when it is first called: most attempts print nothing."""
     _forms: list[str] = field(default_factory=list[str])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

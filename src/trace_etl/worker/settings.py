@@ -50,7 +50,7 @@ class ConnectionSettings(ObjectsSettings):
     runtimes_file: Path | None = None
     """Runtimes beside the shipped ones, and fields that change those."""
     runtimes: list[str] | None = None
-    """The runtimes that workers serve, each those with its launcher. Default: all."""
+    """The runtimes that workers serve; each worker serves those with its launchers. Default: all."""
     slots: PositiveInt | None = None
     """Tasks that this worker runs at once. Default: the slots of its runtimes."""
     drain_seconds: NonNegativeFloat = 4.0

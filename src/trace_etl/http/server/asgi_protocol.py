@@ -20,9 +20,10 @@ _MAX_PIPELINED = 32
 
 
 class _AnswerTransport:
-    """The transport of one answer. Closing it while the client still sends leaves it time to read the answer.
+    """The transport of one answer.
 
-    It does not keep the connection: objects of a failed request may stay until the garbage collector runs.
+    Closing it while the client still sends leaves the client time to read the answer. The transport does not
+    keep the connection: objects of a failed request may stay until the garbage collector runs.
     """
 
     __slots__ = ("_find_connection",)

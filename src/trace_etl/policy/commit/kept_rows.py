@@ -47,5 +47,5 @@ def _drop_zeros(sums: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], in
 
 
 def sort_columns(columns: Sequence[dict[str, str]]) -> list[tuple[str, str]]:
-    """Return names and types in one order."""
+    """Return the names and types of columns, sorted."""
     return sorted((column["name"], column["type"]) for column in columns)

@@ -66,7 +66,7 @@ class ProcessChannel(asyncio.BufferedProtocol):
             self._transport.close()
 
     async def _fill(self, size: int) -> None:
-        """Wait until the buffer holds so many bytes."""
+        """Wait until the buffer holds this many bytes."""
         if size > len(self._buffer):
             larger = memoryview(bytearray(size))
             larger[: self._filled] = self._buffer[: self._filled]

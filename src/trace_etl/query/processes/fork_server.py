@@ -82,7 +82,9 @@ class ForkServer:
         if "start" in command:
             self._start(command["start"], QueryLimits(**command["limits"]), descriptors[0])
         elif (pid := self._pids.get(command["kill"])) is not None:
-            os.kill(pid, signal.SIGKILL)  # it is not reaped yet, so the pid is still its own
+            os.kill(
+                pid, signal.SIGKILL
+            )  # the process is not reaped yet, so the pid is still its own
         return True
 
     def _start(self, process_id: int, limits: QueryLimits, descriptor: int) -> None:

@@ -62,7 +62,7 @@ class TaskKeys:
         self._lock = asyncio.Lock()
         self._background: asyncio.Task[None] | None = None
         self.generation = 0
-        """Changes with every change of the keys."""
+        """A number that changes with the keys."""
 
     async def find(self, kid: str) -> jwt.PyJWK:
         """Return a key. Raises Unauthenticated if it is unknown, Unavailable without any keys."""

@@ -61,7 +61,7 @@ class RequestBody:
         return self._pieces
 
     def read_whole(self, most: int) -> bytes:
-        """Return the whole body, which may have so many bytes. Raises RequestRefused."""
+        """Return the whole body, which may have this many bytes. Raises RequestRefused."""
         if self.length > most:
             raise RequestRefused(
                 413, "too_large", f"the body is larger than {most} bytes; send less"

@@ -18,7 +18,7 @@ OnSetAside = Callable[[Reason], None]
 
 
 def ignore_set_aside(reason: Reason) -> None:
-    """Do nothing: the log has the endpoint."""
+    """Do nothing: the log already names the endpoint."""
 
 
 @dataclass(frozen=True)

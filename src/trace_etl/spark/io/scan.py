@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 from trace_etl.objects.store import ObjectStore
 
 _BATCH_ROWS = 50_000
-_OF_FILE = b"trace:columns"  # metadata of batches: the columns of their file, if it lacks some
+_OF_FILE = b"trace:columns"  # in the metadata of batches: the columns of a file that lacks some
 _OPERATORS = {"=": eq, ">=": ge, ">": gt, "<=": le, "<": lt}
 
 

@@ -18,7 +18,7 @@ _MODULES = (
     "pandas",
     "pyarrow.parquet",
     "trace_etl.spark.evm.source",
-    "trace_etl.spark.operators.cryo_ingest",  # with all that reads inputs and writes outputs
+    "trace_etl.spark.operators.cryo_ingest",  # imports what reads inputs and writes outputs
 )
 
 

@@ -64,7 +64,7 @@ SELECT DISTINCT p.name, p.dataset_uuid
 """
 _MAX_KNOWN = 500
 _MAX_SUGGESTIONS = 10
-"""Comparing names takes processor time: only so many missing names get a suggestion."""
+"""The number of missing names that get a suggestion: comparing names takes processor time."""
 
 
 async def find_upstream(conn: Conn, org_id: UUID, dag: Dag, text: str) -> dict[str, UUID]:

@@ -122,7 +122,7 @@ class Environment:
         self._process.kill()
 
     def is_usable(self, seconds: float = 0.0) -> bool:
-        """Return whether another invocation may run here, for as long as this."""
+        """Return whether another invocation may run here for this long."""
         return self.ended is None and time.monotonic() + seconds < self.ends
 
     def _write(self, part: bytes) -> None:

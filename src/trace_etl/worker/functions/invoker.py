@@ -49,7 +49,7 @@ class InvocationServer:
     stop: threading.Event
     """Set when the worker shuts down: nothing more is accepted."""
     drain_seconds: float
-    """How long running invocations may go on then. After that they are interrupted."""
+    """How long running invocations may go on after `stop`. Then they are interrupted."""
     _running: set[tuple[UUID, int]] = field(default_factory=set[tuple[UUID, int]])
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _interrupt: threading.Event = field(default_factory=threading.Event)

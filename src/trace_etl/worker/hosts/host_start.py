@@ -183,7 +183,7 @@ class HostStarter:
     def close(self) -> None:
         """End the starter and all its hosts."""
         self._is_closed = True
-        with suppress(OSError):  # it has gone already
+        with suppress(OSError):  # the starter has ended already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._reader.join()
         self._socket.close()

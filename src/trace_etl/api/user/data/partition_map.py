@@ -8,7 +8,7 @@ from trace_etl.api.user.data.datasets import GenerationState
 
 MAX_BUCKETS = 2000
 MAX_LISTED = 2000
-"""Partitions that are listed one by one. A window with more of them is counted only."""
+"""The maximum of partitions that are listed one by one. A window with more is only counted."""
 
 
 class MapPartition(Reply):

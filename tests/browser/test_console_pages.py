@@ -740,7 +740,7 @@ def test_a_page_names_the_service_that_does_not_answer_and_returns(admin: Visit)
         expect(page.get_by_role("heading", name="Datasets", exact=True)).to_be_visible()
 
 
-# --- manners --------------------------------------------------------------------------------------
+# --- tabs, keys and the theme ---------------------------------------------------------------------
 
 
 def test_pages_are_read_again_after_a_gap_in_the_stream(admin: Visit, world: World) -> None:
@@ -752,7 +752,7 @@ def test_pages_are_read_again_after_a_gap_in_the_stream(admin: Visit, world: Wor
     rows = second.get_by_role("row").count()
     admin.context.route("**/api/v1/changes", lambda route: route.fulfill(status=503))
     with admin.expect_problem("503"):
-        admin.page.close()  # it read the stream for both
+        admin.page.close()  # this tab read the stream for both
         admin.page = second
         expect(second.locator(".dot.offline")).to_be_visible()
         expect(second.get_by_role("alert")).to_contain_text("what you see may be old")

@@ -205,7 +205,7 @@ def test_an_everyday_dag_is_built_broken_retried_changed_saved_restored_and_roll
         assert "restored from a backup" in refused and "read the whole dataset" in refused
         deliver(other, "d-2", {"block": 8, "kind": "rug pull"})
 
-        # Roll back, here and there.
+        # Roll back in both stacks.
         for each in (stack, other):
             run(each, "rollback", "everyday")
             check_rows(each, LAST_BLOCK)

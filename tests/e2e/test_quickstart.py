@@ -291,7 +291,7 @@ def test_provisional_blocks_are_confirmed_or_replaced_after_a_reorganisation(
 
 
 def large_transfers(chain: DevChain, first: int, minimum: int) -> list[list[Any]]:
-    """Return block, token and amount of the large_transfers ERC-20 transfers from a block on."""
+    """Return block, token and amount of the large ERC-20 transfers from a block on."""
     found: list[list[Any]] = []
     for log in expected(chain, first, chain.head)["logs"]:
         is_fungible = log["topic0"] == TRANSFER and log["topic2"] and not log["topic3"]
@@ -305,7 +305,7 @@ def large_transfers(chain: DevChain, first: int, minimum: int) -> list[list[Any]
 def test_the_erc20_example_alerts_on_large_transfers_in_new_blocks(
     stack: Stack, tmp_path: Path
 ) -> None:
-    # The development chain has no transfers as large_transfers as the example's threshold.
+    # The development chain has no transfers as large as the example's threshold.
     text = ERC20.read_text().replace("value_f64 >= 1e24", "value_f64 >= 5e21")
     assert "5e21" in text
     file = tmp_path / "erc20.yaml"

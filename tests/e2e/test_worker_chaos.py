@@ -153,7 +153,7 @@ def find_victim(stack: Stack, kind: str) -> psutil.Process | None:
     try:
         functions = psutil.Process(stack.service("functions").pid or 0)
         worker = psutil.Process(stack.service("worker").pid or 0)
-        if kind == "broker":  # it is in the worker of functions
+        if kind == "broker":  # the worker of functions runs it
             return functions
         if kind == "sandbox":
             tree = functions.children(recursive=True)
@@ -173,7 +173,9 @@ def kill_one(stack: Stack, kind: str) -> None:
     def is_killed() -> bool:
         victim = find_victim(stack, kind)
         if victim is None or victim.pid == 0:
-            return count_completed(stack, "chaos") == PARTITIONS * len(JOBS)  # none will run
+            return count_completed(stack, "chaos") == PARTITIONS * len(
+                JOBS
+            )  # no process of this kind will run
         try:
             victim.kill()
         except psutil.NoSuchProcess:

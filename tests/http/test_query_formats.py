@@ -257,11 +257,11 @@ def test_an_error_in_the_middle_aborts_the_result_and_can_be_asked_for(
 def test_a_query_waits_for_a_client_that_does_not_read_and_ends_with_it(query: LiveQuery) -> None:
     before = measure_cpu()
     with opened(query, ENDLESS, "arrow") as answer:
-        pieces = answer.iter_raw(10_000_000)  # its end would close the connection
+        pieces = answer.iter_raw(10_000_000)  # ending the iterator would close the connection
         next(pieces)
         worked = measure_cpu()
         busy = max(worked, key=lambda process: worked[process] - before.get(process, 0))
-        eventually(lambda: waits(busy))  # would not come true if the query computed ahead
+        eventually(lambda: waits(busy))  # a query that computes ahead would stay busy
     busy.wait(120)
 
 

@@ -55,7 +55,7 @@ def rows_read(node: dict[str, Any]) -> float:
 
 
 def cost(bench: Bench, org_id: UUID, after: ChangePosition, limit: int = 200) -> tuple[int, float]:
-    """Return how many changes a rows_read finds, and how many rows it scans for them."""
+    """Return how many changes a read finds, and how many rows it scans for them."""
     end, _ = bench.live.run(bench.live.service.changes.head)
     values = changes.parameters(org_id, after, end, dag=None, kinds=None, limit=limit)
     with psycopg.connect(bench.live.dsns.state) as conn:

@@ -120,9 +120,9 @@ def test_an_endpoint_needs_the_same_fault_in_two_comparisons_to_be_set_aside() -
     replaced = [claim("a", 10, 10), claim("b", 9, 9), claim("c", 10, 10)]
     assert judge(before, replaced) == [("b", "lagging")]  # no endpoint has block 12 any more
     liars = [claim("a", 10, None), claim("b", 12, None)]
-    assert judge(liars, liars) == []  # none is better
+    assert judge(liars, liars) == []  # no endpoint is better
     aside = [claim("a", 10, 10), claim("b", 12, 12, is_trusted=False)]
-    assert judge(aside, aside) == []  # what is set aside is no measure for others
+    assert judge(aside, aside) == []  # endpoints that are set aside do not count
 
 
 def test_executors_read_from_the_endpoints_that_the_planner_trusts(

@@ -141,7 +141,7 @@ def add_history(one: Bench, history: int) -> None:
     queue_tables.add_hidden(one.live.dsns.queue, "ecs_rust", history)
 
 
-# --- recording_class statements and their plans -----------------------------------------------------
+# --- recording statements and their plans ----------------------------------------------------------
 
 
 @dataclass(frozen=True)

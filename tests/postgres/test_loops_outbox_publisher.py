@@ -213,7 +213,7 @@ def test_publishers_of_two_replicas_share_the_rows(replicas: list[Bench]) -> Non
     counts = run_concurrently([lambda: drain(0), lambda: drain(1)])
     assert (
         sum(counts) + drain(0) == 300
-    )  # one row per event: route_without_wake_ups and its wake-up sent together
+    )  # one row per event: it is routed and its wake-up is sent, together
     assert min(counts) > 0
     woken = Counter(m["task_id"] for m in first.messages("ecs_python"))
     assert set(woken.values()) == {1}

@@ -426,7 +426,7 @@ def test_a_cancellation_ends_one_attempt_of_a_task(lambdas: Lambdas, runtime: st
         runner.cancel(same["task_id"], 1)
         with pytest.raises(FunctionFailed):
             first.result(60)
-        runner.cancel(same["task_id"], 1)  # it has ended
+        runner.cancel(same["task_id"], 1)  # the first attempt has ended
         assert not second.done()
         runner.cancel(same["task_id"], 2)
         with pytest.raises(FunctionFailed):

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 digits = st.text("0123456789abcdefABCDEF", max_size=70)
-# Now and then something that is no hexadecimal text.
+# Some of them are not hexadecimal texts.
 texts = st.one_of(digits.map("0x{}".format), st.none(), st.text("0xXg zé", max_size=6))
 TOPICS = ["0x" + f"{n:064x}" for n in range(5)]
 numbers = st.integers(0, 2**70).map(hex) | st.sampled_from(["0x", "0x00", "0x0123", "0xF" * 2])

@@ -62,7 +62,9 @@ class StsExchanger:
             if code == "PackedPolicyTooLarge":
                 raise PolicyTooLong("STS refused the session policy as too large") from error
             _log.warning("assume_role_refused", session=session_name, code=code)
-            raise Unavailable(f"STS refused to assume the role ({code})") from error
+            raise Unavailable(
+                f"STS refused to assume the role ({code}); check TRACE_CREDENTIALS_ROLE_ARN and its policy"
+            ) from error
         except BotoCoreError as error:
             _log.warning("sts_unavailable", session=session_name, error=type(error).__name__)
             raise Unavailable("STS does not answer; retry the request") from error

@@ -165,7 +165,9 @@ def _check_size(event: str, kind: AbiType, depth: int) -> int:
     else:
         size = _check_size(event, kind.item, depth + 1) * (kind.length or 1)
     if size > _MAX_ELEMENTS:
-        raise BadAbi(f"event {event}: {kind.canonical} has more than {_MAX_ELEMENTS} elements")
+        raise BadAbi(
+            f"event {event}: {kind.canonical} has more than {_MAX_ELEMENTS} elements; use smaller arrays"
+        )
     return size
 
 
@@ -238,7 +240,7 @@ def _parse_json_type(item: Mapping[str, Any]) -> AbiType:
     base, _, _ = item["type"].partition("[")
     suffixes = re.findall(r"\[[0-9]*\]", item["type"][len(base) :])
     if "".join([base, *suffixes]) != item["type"]:
-        raise BadAbi(f"unknown type {item['type']!r}")
+        raise BadAbi(f"unknown type {item['type']!r}; use a type of Solidity")
     if base != "tuple":
         return _wrap_in_arrays(parse_elementary(base), suffixes)
     components = _read_entries(item, "components")

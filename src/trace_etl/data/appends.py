@@ -99,7 +99,7 @@ def _translate_row_errors() -> Generator[None]:
         raise KeyMissing(f"a row has no value in column {error.diag.column_name}") from error
     except DataError as error:  # for example a NUL in a text, or a year before 4713 BC
         raise ValueRefused(
-            f"Postgres cannot store a value: {error.diag.message_primary}"
+            f"Postgres cannot store a value: {error.diag.message_primary}; change it in the SELECT"
         ) from error
 
 

@@ -55,7 +55,7 @@ def _read_number(body: object, path: str, faults: list[Fault]) -> int:
     value: object = body
     for part in path.split("."):
         if not isinstance(value, Mapping) or part not in value:
-            faults.append(Fault(path, "is required and missing"))
+            faults.append(Fault(path, "is required and missing; send it"))
             return 0
         value = cast(Mapping[str, Any], value)[part]
     number = _parse_integer(value)

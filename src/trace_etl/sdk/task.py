@@ -104,7 +104,10 @@ class Task:
     def _find_output(self, name: str | None) -> Mapping[str, Any]:
         chosen = name or _get_only(list(self._outputs), "output")
         if (target := self._outputs.get(chosen)) is None:
-            raise CallFailed("unknown_output", f"the task has no output {chosen}")
+            raise CallFailed(
+                "unknown_output",
+                f"the task has no output {chosen}; its outputs are {', '.join(self._outputs)}",
+            )
         return target
 
     def get_object(self, url: str) -> bytes:

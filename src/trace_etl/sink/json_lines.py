@@ -176,7 +176,7 @@ def _read_members(number: int, line: str) -> Iterator[tuple[str, Any, str]]:
     except RecursionError as error:
         raise BadBatch(f"line {number}: the JSON is nested too deeply; use fewer levels") from error
     except ValueError as error:  # an integer with thousands of digits
-        raise BadBatch(f"line {number} is not JSON: {error}") from error
+        raise BadBatch(f"line {number} is not JSON: {error}; write JSON") from error
 
 
 def _scan_object(line: str) -> Iterator[tuple[str, Any, str]]:

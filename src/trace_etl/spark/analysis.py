@@ -200,7 +200,9 @@ def _make_inputs(
         )
         where_columns(task_input, schema)
         if item.time is not None and item.time not in schema.names:
-            raise BadTask(f"input {item.name}, time: there is no column {item.time}")
+            raise BadTask(
+                f"input {item.name}, time: there is no column {item.time}; name one of the input"
+            )
         inputs.append(Input(item.name, spark.createDataFrame([], schema), is_small=True))
     return inputs
 

@@ -396,7 +396,7 @@ def _repeat_or_refusal(completion: Completion, state: FenceState | None) -> str 
 def _make_refusal(fence: Fence, state: FenceState | None) -> TraceError:
     """Return the error for a fence that does not match the task's current state."""
     if state is None:
-        return NotFound(f"no task {fence.task_id}")
+        return NotFound(f"no task {fence.task_id}; stop this attempt")
     if state.attempt != fence.attempt:
         return LeaseLost(
             "stale_attempt", f"attempt {state.attempt} is the current one; stop this one"

@@ -199,5 +199,7 @@ def bind(host: str, port: int) -> socket.socket:
         sock.bind((host, port))
     except OSError as error:
         sock.close()
-        raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise CannotListen(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another port"
+        ) from error
     return sock

@@ -95,7 +95,7 @@ class Task {
 
   #findOutput(name) {
     const target = this.#outputs.get(name);
-    if (target === undefined) throw new CallFailed("unknown_output", `the task has no output ${name}`);
+    if (target === undefined) throw new CallFailed("unknown_output", `the task has no output ${name}; its outputs are ${[...this.#outputs.keys()].join(", ")}`);
     return target;
   }
 

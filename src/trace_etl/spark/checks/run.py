@@ -202,7 +202,9 @@ class _CheckedOutput:
             return self.context.input(check.rule.input).frame
         other = self.frames.get(check.rule.output or "")
         if other is None:
-            raise BadTask(f"check {check.name}: the job has no output {check.rule.output}")
+            raise BadTask(
+                f"check {check.name}: the job has no output {check.rule.output}; name one of its outputs"
+            )
         return other
 
     def sample(self, check: TaskCheck, finding: _Finding) -> list[dict[str, str | None]]:

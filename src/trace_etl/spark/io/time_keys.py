@@ -36,7 +36,9 @@ def map_partitions(task: TaskPayload, store: ObjectStore) -> TaskResult:
 def _list_keys(item: TaskInput, scan: Scan, unit: str) -> list[str]:
     column = item.time_column or ""
     if column not in scan.schema.names:
-        raise BadTask(f"input {item.name}, time: there is no column {column}")
+        raise BadTask(
+            f"input {item.name}, time: there is no column {column}; name one of the input"
+        )
     field = scan.schema.field(column)
     kind = _choose_second_type(item, field.type)
     found: set[int] = set()

@@ -140,7 +140,9 @@ def launch(
                 process_group=None if shares_group else 0,
             )
         except OSError as error:
-            raise SparkNotStarted(f"cannot start {home}/bin/java: {error.strerror}") from error
+            raise SparkNotStarted(
+                f"cannot start {home}/bin/java: {error.strerror}; correct TRACE_JAVA_HOME"
+            ) from error
     return JvmProcess(process, scratch, log)
 
 

@@ -114,7 +114,9 @@ def _read_identifier(node: PlanNode) -> list[str]:
 def _check_function(parts: list[str]) -> None:
     *path, name = [part.lower() for part in parts]
     if name in UNSAFE_FUNCTIONS:
-        raise BadSql(f"{name} is not allowed in a SELECT: it calls Java methods or reads files")
+        raise BadSql(
+            f"{name} is not allowed in a SELECT: it calls Java methods or reads files; remove it"
+        )
     if ".".join(path) not in _BUILTIN or name not in FUNCTIONS:
         raise BadSql(
             f"function {'.'.join(parts)} is not allowed in a SELECT; "

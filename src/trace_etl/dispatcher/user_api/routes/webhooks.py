@@ -88,7 +88,7 @@ def _parse(body: bytes) -> object:
     try:
         payload: object = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Invalid([Fault("body", f"is not JSON: {error}")]) from error
+        raise Invalid([Fault("body", f"is not JSON: {error}; send JSON")]) from error
     if problem := find_json_problem(payload):
         raise Invalid([Fault("body", problem)])
     return payload

@@ -18,7 +18,7 @@ export UV_SYSTEM_CERTS ?= 1
 # Some images set it. The tests start hundreds of processes, and each would compile every module.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo console console-check console-screenshots test test-browser test-chain test-cluster test-peers test-liars test-s3 test-lambda test-all packages prepared native check format \
+.PHONY: help demo console console-check console-screenshots test test-browser test-chain test-cluster test-peers test-liars test-s3 test-lambda test-all packages prepared rewritten native check format \
   bench reference lock clean
 
 help: ## List the targets
@@ -63,6 +63,9 @@ test-all: packages prepared ## Run all tests, also those of the targets above, i
 packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(VENV)/ministack/.installed $(ANVIL) $(NATIVE) $(RIC) web/node_modules/.installed ## Install the packages of all targets
 
 prepared: $(VENV)/.prepared ## Cache the JVM's classes in a file, so that Spark starts faster
+
+rewritten: $(VENV)/.bench ## Cache the tests with pytest's assertions, so that not every test process rewrites them
+	@$(BIN)/pytest --collect-only -q -o 'norecursedirs=.* node_modules' > /dev/null
 
 native: $(VENV)/.native ## Build the faster kernels of verification and install them (needs Rust)
 

@@ -252,7 +252,10 @@ def run_worker(*arguments: str, **settings: str) -> subprocess.Popen[str]:
     [
         (["ecs_pyton"], "no worker serves 'ecs_pyton'; use one of ecs_python,"),
         (["dispatcher"], "no worker serves 'dispatcher'"),
-        (["ecs_python", "lambda"], "trusted and untrusted runtimes need a worker each"),
+        (
+            ["ecs_python", "lambda"],
+            "one worker cannot serve trusted and untrusted runtimes; start two workers",
+        ),
         (["ecs_rust"], "TRACE_DISPATCHER_URL: Field required"),
         (["lambda"], "TRACE_QUERY_URL: Field required"),
     ],

@@ -26,7 +26,7 @@ from trace_etl.model.errors import TraceError
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import PgConsumer
 from trace_etl.queues.queue import Message
-from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.worker.settings import ServedRuntimes
 from trace_etl.worker.slots import Slots
 

@@ -20,8 +20,8 @@ from trace_etl.data.errors import DataUnavailable, OtherChain, StaleWriter
 from trace_etl.devtools.devchain import DevChain, start_server
 from trace_etl.devtools.devchain.chain.devchain import ReorgAt
 from trace_etl.objects.file_store import FileStore
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.spark.errors import ChainMismatch, FinalityBroken, TaskCanceled
-from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 

@@ -16,10 +16,10 @@ from trace_etl.data import buffers, connection
 from trace_etl.model.storage import attempt_prefix, buffer_prefix, hot_table
 from trace_etl.objects.file_store import FileStore
 from trace_etl.sink import batch_files, columnar
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.spark.errors import BadSql
 from trace_etl.spark.io import batches as pipeline_batches
 from trace_etl.spark.io import hot_tables
-from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 

@@ -21,8 +21,8 @@ from support.waiting import eventually
 from trace_etl import account
 from trace_etl.http.clients.dispatcher_client import Refused
 from trace_etl.lite.isolation import shared_access
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.spark.errors import TaskCanceled
-from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.output import MAX_BYTES
 from trace_etl.worker.hosts.failures import FailedInHost, describe_failure
 from trace_etl.worker.hosts.host_process import HostLost, HostProcess

@@ -21,6 +21,7 @@ from support.waiting import eventually
 from trace_etl.data.errors import StaleWriter
 from trace_etl.devtools.devchain import start_server
 from trace_etl.objects.file_store import FileStore
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.spark.errors import (
     BadTask,
     DifferentChains,
@@ -30,7 +31,6 @@ from trace_etl.spark.errors import (
 )
 from trace_etl.spark.evm.rpc.set_aside import SET_ASIDE
 from trace_etl.spark.follow import streaming
-from trace_etl.spark.link import DispatcherLink
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
 

@@ -14,7 +14,7 @@ import httpx
 from trace_etl.api.task.credentials import OBJECTS_PATH
 from trace_etl.api.task.invocation import Invocation
 from trace_etl.sandbox.broker.broker import PlatformClients
-from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.dispatcher_link import DispatcherLink
 
 ORG, OTHER_ORG = UUID(int=1), UUID(int=2)
 OBJECT_CALLS: dict[str, Any] = {

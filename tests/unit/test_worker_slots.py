@@ -14,7 +14,7 @@ from support.spark.spark_tasks import task
 from support.waiting import eventually
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.queues.queue import Message
-from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.worker.settings import ServedRuntimes
 from trace_etl.worker.slots import Slots
 

@@ -11,10 +11,10 @@ from trace_etl.api.task.payload import Scope, TaskInput, TaskPayload
 from trace_etl.dag.chain.rules import VerifyRules
 from trace_etl.dag.operator_configs import ChainConfig
 from trace_etl.secret_store import expand_url
+from trace_etl.spark.dispatcher_link import DispatcherLink, EmitEvents
 from trace_etl.spark.errors import BadTask, TaskCanceled
 from trace_etl.spark.io import hot_tables, inputs
 from trace_etl.spark.io.inputs import Input
-from trace_etl.spark.link import DispatcherLink, EmitEvents
 from trace_etl.spark.settings import SparkSettings
 from trace_etl.spark.sql_guard.plan_tree import SqlParser
 

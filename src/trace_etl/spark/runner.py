@@ -19,12 +19,12 @@ from trace_etl.dag.operators import OPERATORS, OperatorConfig
 from trace_etl.objects.s3_store import S3Store
 from trace_etl.spark.checks.run import check_files, checked_rows
 from trace_etl.spark.context import OperatorContext
+from trace_etl.spark.dispatcher_link import DispatcherLink, ignore_output
 from trace_etl.spark.errors import BadTask, NothingCommitted, SparkLost, TaskCanceled
 from trace_etl.spark.io import appends, batches, reports
 from trace_etl.spark.io.column_names import check_names
 from trace_etl.spark.io.time_keys import map_partitions
 from trace_etl.spark.io.writers import Frame, OutputFile, mark_success
-from trace_etl.spark.link import DispatcherLink, ignore_output
 from trace_etl.spark.operators import RunOperator, find_operator
 from trace_etl.spark.output import capture
 from trace_etl.spark.session.engine import JobLabels

@@ -15,7 +15,7 @@ from trace_etl.api.task.credentials import Credentials, CredentialsRequest
 from trace_etl.http.clients.dispatcher_client import DispatcherClient, Refused, Unreachable
 from trace_etl.model.task import Isolation
 from trace_etl.secret_store import SecretMissing, SecretStore
-from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.worker.attempt_log import AttemptLog
 from trace_etl.worker.hosts.failures import UNEXPECTED, Failure, describe_failure
 

@@ -11,7 +11,7 @@ from support.spark.spark_tasks import task
 from trace_etl.api.task.events import Event
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.devtools.devchain import start_server
-from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.spark.runner import SparkRunner
 
 

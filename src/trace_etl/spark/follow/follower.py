@@ -15,12 +15,12 @@ from trace_etl.data import followers, hot_tables
 from trace_etl.data.connection import Conn, transaction
 from trace_etl.data.followers import Writer
 from trace_etl.policy.retry import Backoff
+from trace_etl.spark.dispatcher_link import EmitEvents, ignore_head, never_paused
 from trace_etl.spark.errors import ChainMismatch, RpcRefused, RpcUnreachable
 from trace_etl.spark.evm.recent_blocks import BlockRef, RecentBlocks
 from trace_etl.spark.evm.tables import build_table, make_schema
 from trace_etl.spark.evm.tip import TipReader
 from trace_etl.spark.follow.metrics import METRICS
-from trace_etl.spark.link import EmitEvents, ignore_head, never_paused
 
 _log = structlog.stdlib.get_logger()
 TRANSIENT_ERRORS = (ChainMismatch, RpcRefused, RpcUnreachable)

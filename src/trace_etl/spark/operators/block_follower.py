@@ -13,6 +13,7 @@ from trace_etl.data import connection
 from trace_etl.data.followers import Writer
 from trace_etl.model.storage import hot_table
 from trace_etl.spark.context import OperatorContext
+from trace_etl.spark.dispatcher_link import never_paused
 from trace_etl.spark.errors import BadTask
 from trace_etl.spark.evm.fetch import RpcSource
 from trace_etl.spark.evm.tables import make_schema
@@ -21,7 +22,6 @@ from trace_etl.spark.follow.follower import ChainFollower, FollowPlan, HotOutput
 from trace_etl.spark.follow.metrics import METRICS
 from trace_etl.spark.follow.streaming import StreamingFollower
 from trace_etl.spark.io.inputs import Input
-from trace_etl.spark.link import never_paused
 from trace_etl.spark.session.conf import is_connect
 from trace_etl.spark.session.scratch import own_directory
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from trace_etl.spark.dispatcher_link import ignore_output
 from trace_etl.spark.evm.source import EvmDataSource
-from trace_etl.spark.link import ignore_output
 from trace_etl.spark.sql_guard.plan_tree import SqlParser
 
 

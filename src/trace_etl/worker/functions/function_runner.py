@@ -15,7 +15,7 @@ from trace_etl.api.task.payload import TaskFunction
 from trace_etl.sandbox.broker.broker import AttemptIdentity, Broker, PlatformClients
 from trace_etl.sandbox.bubblewrap import BUNDLE, SOCKETS, Shown
 from trace_etl.sandbox.process import Ended, Program
-from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.worker.functions.bundle_programs import BundleRefused, make_program
 from trace_etl.worker.functions.function_results import (
     SHOWN_OUTPUT,

@@ -28,7 +28,7 @@ from trace_etl.objects.file_store import FileStore
 from trace_etl.policy.bundles import BuiltBundle
 from trace_etl.sandbox.broker.broker import PlatformClients
 from trace_etl.sandbox.process import Program, SandboxedProcess
-from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.worker.functions.bundle_programs import BOOTSTRAP, NODE_ENDINGS
 from trace_etl.worker.functions.environments import EnvironmentPool
 from trace_etl.worker.functions.function_results import Bundles

@@ -16,7 +16,7 @@ from trace_etl.api.task.payload import TaskFunction
 from trace_etl.sandbox.broker.broker import AttemptIdentity
 from trace_etl.sandbox.broker.runtime_api import InvocationRequest
 from trace_etl.sandbox.process import Ended, Program
-from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.worker.functions.bundle_programs import BundleRefused, make_lambda_program
 from trace_etl.worker.functions.environments import Environment, EnvironmentKey, EnvironmentPool
 from trace_etl.worker.functions.function_results import (

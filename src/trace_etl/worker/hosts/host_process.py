@@ -19,7 +19,7 @@ from trace_etl.api.task.events import ChainHead, Event
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.model.errors import TraceError
-from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.worker.hosts.failures import FailedInHost, Failure, describe_failure
 from trace_etl.worker.hosts.frames import Frames
 from trace_etl.worker.hosts.host_start import HostCommand, HostRefused, HostStarter, start_host

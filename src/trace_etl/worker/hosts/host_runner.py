@@ -20,7 +20,7 @@ from trace_etl import account
 from trace_etl.api.task.lifecycle import TaskPayload, TaskResult
 from trace_etl.objects.file_store import FileStore
 from trace_etl.objects.s3_store import S3Store
-from trace_etl.spark.link import DispatcherLink
+from trace_etl.spark.dispatcher_link import DispatcherLink
 from trace_etl.worker.hosts.host_process import HostLost, HostProcess
 from trace_etl.worker.hosts.host_start import HostCommand, HostStarter, Paths
 from trace_etl.worker.settings import (

@@ -20,7 +20,7 @@ from trace_etl.cli.data.query.query import print_result
 from trace_etl.cli.output import format_count, format_duration, format_number, print_rows
 
 if TYPE_CHECKING:
-    from trace_etl.cli.stack.playground import Playground
+    from trace_etl.cli.stack.demo_stack import DemoStack
 
 DAG, SOURCE, INGEST, RECEIVERS = "quickstart", "request", "ingest", "receivers"
 EXIT_INTERRUPTED = 130
@@ -71,13 +71,13 @@ def demo(
 
     Prints the result and the duration of each phase, and deletes the stack.
     """
-    from trace_etl.cli.stack.playground import playground
+    from trace_etl.cli.stack.demo_stack import open_demo_stack
     from trace_etl.lite.errors import StackError
 
     stopwatch = Stopwatch()
     text = _read_example(range_size)
     try:
-        with playground(blocks, workers, rpc_url, keep=keep) as stack:
+        with open_demo_stack(blocks, workers, rpc_url, keep=keep) as stack:
             stopwatch.end("stack up", f"{format_count(workers, 'worker')}, sink, {stack.chain}")
             _run_example(stack, text, blocks, range_size, stopwatch)
             _print_times(stopwatch)
@@ -103,7 +103,7 @@ def _read_example(range_size: int) -> str:
 
 
 def _run_example(
-    stack: "Playground", text: str, blocks: int, range_size: int, stopwatch: Stopwatch
+    stack: "DemoStack", text: str, blocks: int, range_size: int, stopwatch: Stopwatch
 ) -> None:
     client = stack.client
     client.post("/v1/dags", {"text": text, "filename": _EXAMPLE.name})
@@ -117,7 +117,7 @@ def _run_example(
     print_result(answer)
 
 
-def _wait_for_ranges(stack: "Playground", blocks: int, ranges: int, stopwatch: Stopwatch) -> None:
+def _wait_for_ranges(stack: "DemoStack", blocks: int, ranges: int, stopwatch: Stopwatch) -> None:
     """Show progress until every range is done. Exits if a task fails and has no retry left."""
     from trace_etl.cli.stack.progress import show_progress
     from trace_etl.cli.tasks.watch import change_signals

@@ -31,7 +31,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
-class Playground:
+class DemoStack:
     """A running temporary stack."""
 
     home: Path
@@ -49,9 +49,9 @@ class Playground:
 
 
 @contextmanager
-def playground(
+def open_demo_stack(
     blocks: int, workers: int, rpc_url: str | None, *, keep: bool
-) -> Generator[Playground]:
+) -> Generator[DemoStack]:
     """Start a chain and a stack, and remove both at the end, unless `keep` is set.
 
     An interruption always removes them. Raises StackError if the stack does not start.
@@ -95,7 +95,7 @@ def _interrupt_on_signals() -> Generator[None]:
 
 def _start_stack(
     home: Home, chain: "_Chain | None", rpc_url: str | None, workers: int
-) -> Playground:
+) -> DemoStack:
     typer.echo(f"Starting a stack in {home.path} ...")
     url = chain.url if chain else rpc_url or ""
     connection, seconds = detached.start(home, Options((url,), workers=workers))
@@ -103,7 +103,7 @@ def _start_stack(
         chain.wait_until_ready()
     typer.echo(f"Trace is up after {seconds:.1f} s: {connection.api_url}")
     source = "development chain" if chain else "your node"
-    return Playground(home.path, open_connection(connection), source, chain.pid if chain else None)
+    return DemoStack(home.path, open_connection(connection), source, chain.pid if chain else None)
 
 
 def _remove_stack(home: Home, chain: "_Chain | None") -> None:

@@ -70,10 +70,12 @@ def main(arguments: list[str]) -> None:
     paths = dict.fromkeys(_list_existing(settings["read"]), False)
     paths |= dict.fromkeys(_list_existing(settings["write"]), True)
     libc = ctypes.CDLL(None, use_errno=True)
+    mask = os.umask(0o022)  # the account must pass the directories made below
     _check(libc.unshare(_NEW_MOUNTS), "unshare")
     _mount(libc, "none", "/", None, _PRIVATE_AND_ALL, "")
     _show(libc, {path: paths[path] for path in _find_hidden(paths)}, uid)
     _name_user(libc, uid, settings["directory"])
+    os.umask(mask)
     rules = _prepare_rules(settings) if settings.get("landlock") else None
     os.setgroups([])
     os.setresgid(uid, uid, uid)

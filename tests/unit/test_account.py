@@ -60,7 +60,9 @@ def run(private: Path) -> dict[str, Any]:
         "directory": names[2],
         "command": [sys.executable, "-c", PROGRAM, *names, str(os.getpid())],
     }
-    done = subprocess.run(account.make_command(settings), capture_output=True, text=True)
+    # The supervisor of a stack sets such a mask, too.
+    command = account.make_command(settings)
+    done = subprocess.run(command, capture_output=True, text=True, umask=0o077)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

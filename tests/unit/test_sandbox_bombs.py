@@ -14,17 +14,15 @@ from support.waiting import eventually
 from trace_etl.sandbox import bubblewrap
 from trace_etl.sandbox.bubblewrap import BUNDLE, Shown
 from trace_etl.sandbox.limits import MIB, Limits
-from trace_etl.sandbox.process import Program, SandboxedProcess
+from trace_etl.sandbox.process import Layers, Program, SandboxedProcess
 
 _HOSTILE = Path(__file__).parents[1] / "support" / "hostile"
 _LIMITS = Limits(
     memory_bytes=256 * MIB, processes=20, temporary_bytes=8 * MIB, output_bytes=100_000
 )
 _LARGE = replace(_LIMITS, reserves_memory=True)
-pytestmark = [
-    pytest.mark.usefixtures("sandbox"),
-    pytest.mark.parametrize("language", ["python", "node", "native"]),
-]
+pytestmark = pytest.mark.usefixtures("sandbox")
+in_each_language = pytest.mark.parametrize("language", ["python", "node", "native"])
 
 
 def make_program(language: str, bomb: str, directory: Path) -> Program:
@@ -53,6 +51,7 @@ def list_processes(marker: str) -> list[int]:
     return found
 
 
+@in_each_language
 @pytest.mark.parametrize("bomb", ["fill_memory_in_children", "fill_shared_mappings"])
 def test_memory_of_all_processes_counts(language: str, bomb: str, tmp_path: Path) -> None:
     marker = secrets.token_hex(8)
@@ -63,6 +62,7 @@ def test_memory_of_all_processes_counts(language: str, bomb: str, tmp_path: Path
     eventually(lambda: not list_processes(marker))
 
 
+@in_each_language
 def test_a_fork_bomb_stays_within_its_limit_and_ends_at_once(language: str, tmp_path: Path) -> None:
     marker = secrets.token_hex(8)
     program = make_program(language, "fork_without_end", tmp_path)
@@ -77,6 +77,7 @@ def test_a_fork_bomb_stays_within_its_limit_and_ends_at_once(language: str, tmp_
     eventually(lambda: not list_processes(marker))
 
 
+@in_each_language
 def test_a_flood_of_output_is_cut(language: str, tmp_path: Path) -> None:
     read, is_flooded = 0, threading.Event()
 
@@ -95,6 +96,7 @@ def test_a_flood_of_output_is_cut(language: str, tmp_path: Path) -> None:
     assert (ended.reason, len(ended.output), ended.is_truncated) == ("killed", 100_000, True)
 
 
+@in_each_language
 def test_a_program_that_ignores_signals_and_leaves_its_session_ends(
     language: str, tmp_path: Path
 ) -> None:
@@ -106,3 +108,30 @@ def test_a_program_that_ignores_signals_and_leaves_its_session_ends(
     process.kill()
     assert process.wait().reason == "killed"
     eventually(lambda: not list_processes(marker))
+
+
+def test_memory_in_sockets_counts(tmp_path: Path) -> None:
+    marker = secrets.token_hex(8)
+    program = replace(
+        make_program("python", "fill_sockets", tmp_path), environment={"MARKER": marker}
+    )
+    assert SandboxedProcess(program).wait().reason == "memory"
+    assert SandboxedProcess(program, Layers(cgroup=False)).wait().reason == "memory"
+    eventually(lambda: not list_processes(marker))
+
+
+@pytest.mark.parametrize("layers", [Layers(), Layers(seccomp=False)])
+def test_the_call_filter_keeps_the_buffers_of_sockets(layers: Layers) -> None:
+    code = """
+import socket
+ours, _ = socket.socketpair()
+before = [ours.getsockopt(socket.SOL_SOCKET, size) for size in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+for size in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+    ours.setsockopt(socket.SOL_SOCKET, size, 10_000)
+ours.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+after = [ours.getsockopt(socket.SOL_SOCKET, size) for size in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+print(before == after, ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+"""
+    program = Program([bubblewrap.PYTHON, "-I", "-c", code], limits=_LIMITS)
+    ended = SandboxedProcess(program, layers).wait()
+    assert ended.output.decode().split() == [str(layers.seccomp), "1"]

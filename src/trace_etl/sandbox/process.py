@@ -388,7 +388,9 @@ class SandboxedProcess:
             return self._cgroup.was_out_of_memory()
         if not self._layers.watchdog or self._is_suspended:
             return False
-        return process_tree.used_memory(self._process.pid) > self._limits.memory_bytes
+        root = self._process.pid
+        used = process_tree.used_memory(root) + process_tree.socket_memory(root)
+        return used > self._limits.memory_bytes
 
     def _end(self, reason: EndReason) -> None:
         if self._process.poll() is None:

@@ -24,6 +24,7 @@ _LAST_KNOWN_CALL = 466
 _AF_UNIX, _AF_INET = 1, 2
 _SOCK_STREAM, _SOCKET_KIND = 1, 0xF  # the other bits are flags
 _ANY_PROTOCOL, _TCP = 0, 6
+_SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8)  # SO_SNDBUF, SO_RCVBUF
 _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: type into the terminal of another process
 
 # Numbers that all architectures share.
@@ -40,6 +41,7 @@ class _Architecture:
     audit: int
     clone: int
     socket: int
+    setsockopt: int
     ioctl: int
     denied: Mapping[str, int]
 
@@ -48,6 +50,7 @@ _X86_64 = _Architecture(
     audit=0xC000003E,
     clone=56,
     socket=41,
+    setsockopt=54,
     ioctl=16,
     denied={
         **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312},
@@ -70,6 +73,7 @@ _AARCH64 = _Architecture(
     audit=0xC00000B7,
     clone=220,
     socket=198,
+    setsockopt=208,
     ioctl=29,
     denied={
         **{"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272},
@@ -121,6 +125,7 @@ def make_filter(machine: str | None = None, *, loopback: bool = False) -> bytes:
     program += _check_argument(
         arch.socket, _ARGUMENT_0, _unless_unix_or_tcp() if loopback else families
     )
+    program += _check_argument(arch.setsockopt, _ARGUMENT_1, _ignore_buffer_sizes())
     terminal = [step for call in _TERMINAL_INPUT for step in _if_equal(call, _fail(errno.EPERM))]
     program += _check_argument(arch.ioctl, _ARGUMENT_1, terminal)
     return b"".join([*program, _step(_RETURN, _ALLOW)])
@@ -154,6 +159,13 @@ def _unless_unix_or_tcp() -> list[bytes]:
         *_unless_equal(_TCP, _fail(errno.EPROTONOSUPPORT)),
     ]
     return [_step(_JUMP_EQUAL, _AF_UNIX, len(tcp), 0), *tcp]
+
+
+def _ignore_buffer_sizes() -> list[bytes]:
+    """Do nothing, and report success: a socket keeps the usual buffers, whose memory is no process's."""
+    options = [_step(_LOAD_WORD, _ARGUMENT_2)]
+    options += [step for size in _BUFFER_SIZES for step in _if_equal(size, _fail(0))]
+    return [_step(_JUMP_EQUAL, _SOL_SOCKET, 0, len(options)), *options]
 
 
 def _from(value: int, result: int) -> list[bytes]:

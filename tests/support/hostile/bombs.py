@@ -3,6 +3,7 @@
 import mmap
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 
@@ -36,6 +37,23 @@ def fill_shared_mappings() -> None:
     signal.sigwait(())
 
 
+def fill_sockets() -> None:
+    """The memory of their buffers belongs to no process."""
+    for _ in range(15):
+        if os.fork() == 0:
+            kept = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(120)]
+            for end in (end for pair in kept for end in pair):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+                end.setblocking(False)
+                try:
+                    while True:
+                        end.send(b"x" * (1 << 16))
+                except BlockingIOError:
+                    continue
+            signal.sigwait(())
+    signal.sigwait(())
+
+
 def print_without_end() -> None:
     while True:
         os.write(1, b"x" * (1 << 20))
@@ -61,6 +79,7 @@ _BOMBS: list[Callable[[], None]] = [
     fork_without_end,
     fill_memory_in_children,
     fill_shared_mappings,
+    fill_sockets,
     print_without_end,
     survive_its_end,
 ]

@@ -143,6 +143,8 @@ def test_other_calls_are_refused(
         b"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
         b"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n{}",
         b"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nX: a\rb\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /v1/task/query HTTP/1.1\nHost: x\nContent-Length: 2\n\n{}",
+        b"POST /v1/task/query HTTP/1.1\r\nHost: x\nX-Other: y\r\nContent-Length: 2\r\n\r\n{}",
         b"GET /" + b"a" * 100_000,
         b"\x16\x03\x01 not http",
     ],
@@ -157,6 +159,11 @@ def test_requests_that_can_be_read_in_two_ways_are_refused(
 def test_a_pipelined_request_is_checked_like_the_first(broker: Broker, services: Services) -> None:
     good = b"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
     bad = b"POST /internal/task-claim HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    bare = b"POST /v1/task/query HTTP/1.1\nHost: x\nContent-Length: 2\n\n{}"
+    with_lines = b"POST /v1/task/query HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n{\n\n}"
+    assert b"HTTP/1.1 400" in send(broker, with_lines + bare)
+    assert [name for name, _ in services.requests] == ["query"]
+    services.requests.clear()
     answer = send(broker, good + bad)
     assert b"HTTP/1.1 200" in answer and b"HTTP/1.1 403" in answer
     assert [name for name, _ in services.requests] == ["query"]

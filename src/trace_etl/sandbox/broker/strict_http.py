@@ -206,9 +206,15 @@ class _Connection:
 
     def _read_head(self) -> StrictRequest | None:
         """Return the next request. None: the client has closed the connection."""
-        event = self._next_event()
+        head = bytearray(self._http.trailing_data[0])
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            part = self._client.recv(_READ_BYTES)
+            head += part
+            self._http.receive_data(part)
         if not isinstance(event, h11.Request):
             return None
+        left = len(self._http.trailing_data[0])
+        _check_lines(bytes(head[: len(head) - left]))
         _check_framing(event)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
         length = int(headers.get("content-length", "0"))
@@ -252,6 +258,12 @@ class _Connection:
             self._client.sendall(data + (self._http.send(h11.Data(data=piece)) or b""))
             data = b""
         self._client.sendall(data + (self._http.send(h11.EndOfMessage()) or b""))
+
+
+def _check_lines(head: bytes) -> None:
+    """Refuse lines that end with LF alone, which other servers may read differently. Raises RequestRefused."""
+    if head.count(b"\n") != head.count(b"\r\n"):
+        raise RequestRefused(400, "invalid", "end each line of the head with CR and LF")
 
 
 def _check_framing(request: h11.Request) -> None:

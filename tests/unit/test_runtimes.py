@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from trace_etl.dag.checks.job_fields import find_handler_fault
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.dag.parsing import dag_schema, parse_dag
 from trace_etl.dag.runtimes import BadRuntimes, load_runtimes, shipped_runtimes
@@ -124,3 +125,24 @@ def test_a_longer_timeout_than_the_runtime_allows_is_refused(tmp_path: Path) -> 
     [fault] = refused.value.faults
     assert (fault.field, fault.line) == ("jobs[1].timeout", 13)
     assert "must be at most 600 s on the runtime ecs_python, not 900 s" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("handler", "is_allowed"),
+    [
+        ("rule.handler", True),
+        ("package.rule.handler", True),
+        ("src/rules/rule-2.handler", True),
+        ("bootstrap", True),
+        ("../../etc/passwd", False),
+        ("../rule.handler", False),
+        ("/etc/rule.handler", False),
+        ("src//rule.handler", False),
+        ("-m.os", False),
+        ("rule.handler\n", False),
+        ("rule.hand ler", False),
+    ],
+)
+def test_a_handler_is_a_function_of_a_module_in_the_bundle(handler: str, is_allowed: bool) -> None:
+    runtime = load_runtimes(None).entries["ecs_udf_python"]
+    assert (find_handler_fault(handler, runtime) is None) == is_allowed

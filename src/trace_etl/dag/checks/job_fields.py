@@ -1,5 +1,6 @@
 """Check the strategies and the retries of a job, and build the job."""
 
+import re
 from collections.abc import Iterator
 
 from trace_etl.dag.checks.data_checks import build_check
@@ -10,6 +11,8 @@ from trace_etl.dag.schema import Defaults, JobSection
 from trace_etl.model.dag import Bootstrap, Job, JobInput, Retry, Udf
 
 NATIVE_HANDLER = "bootstrap"
+_HANDLER = re.compile(r"[\w$][\w$-]*([./][\w$-]+)*\.[\w$]+", re.ASCII)
+"""A module, possibly in a directory of the bundle, and a function."""
 _USUAL_DELAY, _USUAL_MAX_DELAY = 30, 600  # seconds
 
 
@@ -48,8 +51,7 @@ def find_handler_fault(handler: str | None, runtime: Runtime) -> str | None:
     form = f"`module.function`, such as rule.handler, or `{NATIVE_HANDLER}` for a native program"
     if handler is None:
         return f"is required; add {form}"
-    module, _, function = handler.rpartition(".")
-    return None if module and function else f"must be {form}, not {handler!r}"
+    return None if _HANDLER.fullmatch(handler) else f"must be {form}, not {handler!r}"
 
 
 def build_job(

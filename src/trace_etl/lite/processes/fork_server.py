@@ -47,7 +47,7 @@ class Forked:
     connection: socket.socket
 
 
-class ForkServer:
+class ServiceForkServer:
     """The running services by their process descriptors."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -142,7 +142,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
     import_services(modules)
-    started = ForkServer(socket.socket(fileno=int(descriptor))).run()
+    started = ServiceForkServer(socket.socket(fileno=int(descriptor))).run()
     if started is not None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         run_service(*started, server)

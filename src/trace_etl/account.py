@@ -181,7 +181,7 @@ def _make_place(path: Path, *, is_directory: bool) -> None:
 def _clone(libc: ctypes.CDLL, path: str, users: int, is_writable: bool) -> int:
     opened = os.open(path, os.O_PATH | os.O_NOFOLLOW)
     if str(Path(f"/proc/self/fd/{opened}").readlink()) != path:
-        # The worker has done it, which may not see the target.
+        # A worker could link to a target that it may not see itself.
         raise OSError(f"{path} was exchanged for a link")
     flags = _CLONE | _CLOSE_ON_EXEC | _EMPTY_PATH
     tree = _check(libc.syscall(_OPEN_TREE, opened, b"", flags), f"clone {path}")

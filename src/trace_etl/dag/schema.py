@@ -157,7 +157,9 @@ class ReferencesSection(Section):
         None, description="Instead of `input`: another output of the job with the values."
     )
     to: list[Identifier] | None = Field(
-        None, min_length=1, description="Its columns with the values. Default: `columns`."
+        None,
+        min_length=1,
+        description="Columns of that input or output with the values. Default: `columns`.",
     )
 
 

@@ -20,7 +20,7 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 
 @dataclass(frozen=True)
 class PrivateView:
-    """Where the files are that a program knows by the paths of other isolations."""
+    """The places of the files that a program knows by the paths of other isolations."""
 
     directory: Path
     paths: Mapping[str, str]

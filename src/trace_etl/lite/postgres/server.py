@@ -207,7 +207,7 @@ class EmbeddedPostgres:
         return Server(self.port, self.passfile)
 
     def _move_linked_data(self) -> None:
-        """Move the data of an earlier release into the directory. As root, that was a link to the data.
+        """Replace a link to the data by the data. An earlier release that ran as root made such a link.
 
         Raises HomeUnusable if the data is gone or in use, because the link is a copy of another home's.
         """

@@ -38,8 +38,10 @@ def start_thread() -> None:
 
 
 def start_when_forked(event: str, arguments: tuple[object, ...]) -> None:
-    """Start the thread with the first event of a service, which has its environment and its rights then."""
-    if "TRACE_TLS_CA" in os.environ and not has_started:
+    """Start the thread with the first event of a service that has its environment, and its rights only."""
+    restricts_itself = os.environ.get("TRACE_ALLOWED_PATHS", "null") != "null"
+    is_complete = "TRACE_TLS_CA" in os.environ and event != "os.putenv"
+    if is_complete and not restricts_itself and not has_started:
         has_started.append(True)
         start_thread()
 

@@ -104,5 +104,8 @@ async def resolve_names(conn: Conn, org_id: UUID, names: dict[str, str]) -> dict
     uuids = {name: await datasets.find_uuid(conn, org_id, name) for name in sorted(names)}
     unknown = [name for name, dataset_uuid in uuids.items() if dataset_uuid is None]
     if unknown:
-        raise Invalid([Fault(names[n], f"unknown published dataset {n!r}") for n in unknown])
+        advice = "; `trace datasets` lists them"
+        raise Invalid(
+            [Fault(names[n], f"unknown published dataset {n!r}{advice}") for n in unknown]
+        )
     return {name: dataset_uuid for name, dataset_uuid in uuids.items() if dataset_uuid}

@@ -52,6 +52,14 @@ class Organisations(QuerySetup):
         with self.query.client(signed) as http:
             return http.post("/v1/query", json={"sql": query})
 
+    def send(self, name: str, body: bytes) -> Any:
+        """Send a body as it is."""
+        key = keys.ensure_user_key(self.query.secrets.directory / "user")
+        with self.query.client(keys.sign_user_token(key, name, now=datetime.now(UTC))) as http:
+            return http.post(
+                "/v1/query", content=body, headers={"content-type": "application/json"}
+            )
+
     def audit(self, user: str) -> list[tuple[Any, ...]]:
         return sql(
             self.warehouse.dsns.state,
@@ -145,6 +153,25 @@ def test_every_query_is_recorded_without_its_text(orgs: Organisations) -> None:
     assert malformed[:2] == unreadable[:2] == ("invalid", [])
     stored = sql(orgs.warehouse.dsns.state, "SELECT string_agg(a::text, '') FROM query_audit a")
     assert "sesame" not in stored[0][0] and "SELEC" not in stored[0][0]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "outcome"),
+    [
+        (b'{"sql": "SELECT 1 -- \xff"}', 422, "invalid"),  # not UTF-8
+        (b"[" * 100_000, 422, "invalid"),
+        (b'{"sql": "SELECT 1", "limit": []}', 422, "invalid"),
+        (b'{"sql": "' + b"x" * 2**20 + b'"}', 413, "too_large"),
+    ],
+    ids=["not-text", "nested", "wrong-field", "too-large"],
+)
+def test_a_request_that_cannot_be_read_is_recorded(
+    orgs: Organisations, body: bytes, status: int, outcome: str
+) -> None:
+    user = f"unread_{uuid4().hex[:8]}"
+    add_user(orgs.warehouse.dsns.state, user, "reader")
+    assert orgs.send(user, body).status_code == status
+    assert [row[0] for row in orgs.audit(user)] == [outcome]
 
 
 def test_a_query_that_cannot_be_recorded_has_no_answer(

@@ -82,7 +82,7 @@ _MESSAGES = {
 }
 # Pydantic names the value in its own way: "Input should be …", "String should have …".
 _LIBRARY_SUBJECT = re.compile(r"^[A-Z][a-z]+ should")
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def status_of(error: TraceError) -> int:
@@ -116,7 +116,7 @@ def install_problem_handlers(app: FastAPI) -> None:
     """Turn every exception of the app into a problem document, including FastAPI's and Starlette's."""
     app.add_exception_handler(TraceError, _handle_trace_error)
     app.add_exception_handler(RequestValidationError, _handle_malformed_request)
-    app.add_exception_handler(HTTPException, _handle_http_exception)
+    app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_exception_handler(ClientDisconnect, _handle_disconnect)
     app.add_exception_handler(Exception, _handle_unexpected_error)
 
@@ -192,12 +192,20 @@ def explain_malformed(error: RequestValidationError) -> Invalid:
     return from_validation([{**e, "loc": ("body",)} for e in broken] or faults)
 
 
-async def _handle_http_exception(request: Request, error: Exception) -> JSONResponse:
+def explain_unread_body(error: HTTPException) -> TraceError | None:
+    """Return why a body was refused before its fields were read; None for any other error."""
+    if error.status_code == 400:  # FastAPI: the body is not text, or is nested too deeply
+        return Invalid([Fault("body", "is not valid JSON; correct it")])
+    return TooLarge(str(error.detail)) if error.status_code == 413 else None
+
+
+async def answer_http_exception(request: Request, error: Exception) -> JSONResponse:
+    """Answer an error of Starlette or FastAPI with a problem document."""
     assert isinstance(error, HTTPException)
+    if (refusal := explain_unread_body(error)) is not None:
+        return problem_response(refusal)
     status = error.status_code
     detail = str(error.detail)
-    if status == 400:  # FastAPI: the body is not text, or is nested too deeply
-        return problem_response(Invalid([Fault("body", "is not valid JSON; correct it")]))
     if status in (404, 405):
         detail = f"unknown endpoint {request.method} {request.url.path}"
     code = _HTTP_CODES.get(status, "bad_request" if status < 500 else "internal")

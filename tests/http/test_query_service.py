@@ -330,6 +330,12 @@ def test_a_runtime_error_is_reported_as_a_query_error(query: LiveQuery) -> None:
     assert "Could not convert" in fault["message"]
 
 
+def test_an_error_does_not_advise_to_change_settings(query: LiveQuery) -> None:
+    """They are locked."""
+    (fault,) = query.refusal("SELECT 1" + "::int" * 2000)["errors"]
+    assert fault["message"] == "Max expression depth limit of 1000 exceeded."
+
+
 def test_an_error_text_has_a_limited_size(query: LiveQuery) -> None:
     (fault,) = query.refusal("SELECT error(repeat('x', 1000000))")["errors"]
     assert len(fault["message"]) < 2100 and "characters)" in fault["message"]

@@ -1,6 +1,5 @@
 """Run each query in its own DuckDB engine, which can read only the pinned files and tables."""
 
-import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from trace_etl.query.requests import DatasetView, Params, QueryLimits
 from trace_etl.query.sql import signed_urls
 from trace_etl.query.sql.arrow_results import read_batches
 from trace_etl.query.sql.duckdb_types import duckdb_type
+from trace_etl.query.sql.messages import parse_sql_fault
 from trace_etl.query.sql.quoting import quote_list, quote_name, quote_text, render_where
 from trace_etl.query.sql.results import (
     Piece,
@@ -29,12 +29,9 @@ from trace_etl.query.sql.results import (
 )
 from trace_etl.query.sql.tables import ReadBudget, open_table
 
-_MAX_MESSAGE = 2000
 _ENGINE_FAILURES = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException)
-_LINE_EXCERPT = re.compile(r"\n\nLINE (\d{1,9}): (.*)\n( *)\^", re.DOTALL)
 _HIDDEN_CAUSES = ("INTERRUPT Error", "unsuccessful or closed pending query result")
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_SETTINGS_HINT = re.compile(r'\n\nUse "SET .*', re.DOTALL)
 
 
 @dataclass
@@ -146,7 +143,7 @@ class QueryRun:
                     )
                 ]
             )
-        return Invalid([_parse_sql_fault(str(error))])
+        return Invalid([parse_sql_fault(str(error))])
 
     def _make_size_error(self) -> QueryLimitExceeded:
         return QueryTooLarge.of(f"needed more than {self.limits.memory} of memory")
@@ -306,17 +303,3 @@ def _select_text(view: DatasetView, files: str) -> str:
         "hive_partitioning = false"
     )
     return f"SELECT * FROM read_csv({files}, {options})"  # noqa: S608
-
-
-def _parse_sql_fault(message: str) -> Fault:
-    """Turn a message of DuckDB into a fault, without its line excerpt and hints about settings."""
-    excerpt = _LINE_EXCERPT.search(message)
-    line = int(excerpt[1]) if excerpt else None
-    column = None
-    # DuckDB cuts off the start of a long line: the caret then does not give the column.
-    if excerpt and not excerpt[2].startswith("..."):
-        column = len(excerpt[3]) - len(f"LINE {line}: ") + 1
-    text = _SETTINGS_HINT.sub("", message[: excerpt.start()] if excerpt else message).strip()
-    if len(text) > _MAX_MESSAGE:  # `error(…)` and casts put values of any size into messages
-        text = f"{text[:_MAX_MESSAGE]}… ({len(text)} characters)"
-    return Fault("sql", text, line, column)

@@ -11,6 +11,7 @@ import duckdb
 
 from trace_etl.model.errors import Fault, Invalid
 from trace_etl.query.requests import Params, TableReference
+from trace_etl.query.sql.messages import remove_advice
 
 # Table functions that read no file and no system table.
 TABLE_FUNCTIONS = frozenset(
@@ -314,7 +315,7 @@ def _is_bare_name(node: Node) -> bool:
 def _parse_fault(sql: str, answer: Node) -> Fault:
     if answer.get("error_type") == "parser":
         where = position(sql, int(answer["position"])) if "position" in answer else (None, None)
-        return Fault("sql", str(answer["error_message"]), *where)
+        return Fault("sql", remove_advice(str(answer["error_message"])), *where)
     keyword = _FIRST_KEYWORD.match(sql)
     statement = keyword[1].upper() if keyword else "the text"
     if statement in _QUERY_KEYWORDS:  # a later statement, or the one after a WITH, is another kind

@@ -43,6 +43,15 @@ class DatasetView:
 
 
 @dataclass(frozen=True)
+class FilePart:
+    """Bytes of a pinned file that belong to a result. The service reads them itself."""
+
+    path: str
+    spans: list[tuple[int, int]]
+    """The first byte of each range, and the one after its last."""
+
+
+@dataclass(frozen=True)
 class QueryLimits:
     """What one query may return and use."""
 

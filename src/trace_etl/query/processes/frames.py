@@ -14,7 +14,7 @@ from trace_etl.query.errors import NoDataYet, QueryCrashed, QueryTimedOut, Query
 _SIGNATURE = re.compile(rb"[?&]?X-Amz-[A-Za-z-]+=[^\s&'\"\\]*")
 HEADER = struct.Struct("!cI")
 MAX_ROWS_FRAME = 512 * 1024
-READY, REQUEST, ROWS, DONE, FAILED = b"+", b"?", b"r", b"d", b"f"
+READY, REQUEST, ROWS, FILE, DONE, FAILED = b"+", b"?", b"r", b"p", b"d", b"f"
 _ERRORS: dict[str, type[TraceError]] = {
     error.code: error
     for error in (Invalid, Unavailable, NoDataYet, QueryTooLarge, QueryTimedOut, QueryCrashed)

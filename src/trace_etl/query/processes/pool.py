@@ -20,7 +20,8 @@ from trace_etl.model.result_formats import ResultFormat
 from trace_etl.query.errors import QueryCrashed, QueryTimedOut, QueryTooLarge
 from trace_etl.query.processes import frames
 from trace_etl.query.processes.channel import ProcessChannel
-from trace_etl.query.requests import DatasetView, Params, QueryLimits, TableReference
+from trace_etl.query.processes.file_parts import read_file_part
+from trace_etl.query.requests import DatasetView, FilePart, Params, QueryLimits, TableReference
 
 _MAX_MESSAGE = 8192
 _MAX_FRAME = 64 * 2**20
@@ -106,7 +107,8 @@ class QueryProcess:
             "is_checked": is_checked,
         }
         self.caller = caller
-        return QuerySummary(**orjson.loads(await self._ask(request, limits, receive)))
+        files = frozenset(file for view in views for file in view.files)
+        return QuerySummary(**orjson.loads(await self._ask(request, limits, receive, files)))
 
     async def become_ready(self) -> None:
         """Wait until the process has prepared for the next request. Raises PROCESS_LOST."""
@@ -115,7 +117,11 @@ class QueryProcess:
             self.is_ready = kind == frames.READY
 
     async def _ask(
-        self, request: dict[str, Any], limits: QueryLimits, receive: ReceivePiece
+        self,
+        request: dict[str, Any],
+        limits: QueryLimits,
+        receive: ReceivePiece,
+        files: frozenset[str] = frozenset(),
     ) -> bytes:
         self.is_busy = True
         content = orjson.dumps({**request, "limits": limits})
@@ -124,8 +130,11 @@ class QueryProcess:
             self.is_ready = False
             self.channel.write(frames.REQUEST, content)
             kind, content = await self.channel.read(_MAX_FRAME)
-            while kind == frames.ROWS:
-                await receive(content)  # the process waits when its socket is full
+            while kind in (frames.ROWS, frames.FILE):
+                if kind == frames.FILE:
+                    await _receive_file_part(content, receive, files)
+                else:
+                    await receive(content)  # the process waits when its socket is full
                 kind, content = await self.channel.read(_MAX_FRAME)
         except PROCESS_LOST as error:
             raise _explain_end(await asyncio.shield(self.ended), limits) from error
@@ -133,6 +142,14 @@ class QueryProcess:
         if kind == frames.FAILED:
             raise _make_error(content)
         return content
+
+
+async def _receive_file_part(content: bytes, receive: ReceivePiece, files: frozenset[str]) -> None:
+    part = FilePart(**orjson.loads(content))
+    if part.path not in files:
+        raise TraceError("a query process names a file that is not pinned")
+    async for piece in read_file_part(part):
+        await receive(piece)
 
 
 async def _refuse_piece(piece: bytes) -> None:

@@ -21,7 +21,7 @@ from trace_etl.data.snapshots import Snapshot, open_snapshot
 from trace_etl.model.errors import Unavailable
 from trace_etl.model.result_formats import ResultFormat
 from trace_etl.query.processes import frames
-from trace_etl.query.requests import DatasetView, Params, QueryLimits
+from trace_etl.query.requests import DatasetView, FilePart, Params, QueryLimits
 from trace_etl.query.sql.engine import QueryRun, open_engine, parse_size, set_threads
 from trace_etl.query.sql.results import Piece
 from trace_etl.query.sql.sql_guard import SqlGuard
@@ -179,7 +179,7 @@ def _run(
             stored_columns=guard.find_stored_columns(request["sql"]) if is_stored else None,
         )
         for piece in run.stream(form):
-            _send_rows(channel, piece)
+            _send_piece(channel, piece)
         frames.send(channel, frames.DONE, orjson.dumps(run.summary))
 
 
@@ -192,8 +192,11 @@ def _make_key(request: dict[str, Any], limits: QueryLimits) -> bytes | None:
     return orjson.dumps([views, limits.memory, limits.threads])
 
 
-def _send_rows(channel: socket.socket, piece: Piece) -> None:
+def _send_piece(channel: socket.socket, piece: Piece) -> None:
     """Send a piece of the result without copying it. Blocks while the service does not read."""
+    if isinstance(piece, FilePart):
+        frames.send(channel, frames.FILE, orjson.dumps(piece))
+        return
     view = memoryview(piece)
     for start in range(0, len(view), frames.MAX_ROWS_FRAME):
         frames.send(channel, frames.ROWS, view[start : start + frames.MAX_ROWS_FRAME])

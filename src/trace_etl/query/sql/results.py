@@ -9,7 +9,7 @@ import orjson
 
 from trace_etl.model.errors import Fault, Invalid
 from trace_etl.model.result_formats import ResultFormat
-from trace_etl.query.requests import DatasetView, QueryLimits
+from trace_etl.query.requests import DatasetView, FilePart, QueryLimits
 from trace_etl.query.sql.arrow_encoders import (
     ArrowEncoder,
     BatchEncoder,
@@ -40,7 +40,7 @@ _FIXED_WIDTH = frozenset(
 _NOT_IN_FILES = _NOT_IN_ARROW | {"interval", "union"}
 
 
-Piece = bytes | memoryview
+Piece = bytes | memoryview | FilePart
 """A piece of an encoded result."""
 
 
@@ -105,9 +105,15 @@ def encode_stored_columns(
 
 
 def _join_pieces(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    held: list[Piece] = []
+    held: list[bytes | memoryview] = []
     size = 0
     for piece in pieces:
+        if isinstance(piece, FilePart):
+            if size:
+                yield b"".join(held)
+                held, size = [], 0
+            yield piece
+            continue
         held.append(piece)
         size += len(piece)
         if size >= _MIN_PIECE:

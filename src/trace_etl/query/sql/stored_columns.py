@@ -1,11 +1,10 @@
 """Send whole columns of Parquet files as they are stored, for a client that decodes them itself."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,9 +12,8 @@ import pyarrow.types as kinds
 
 from trace_etl.dag.operators import PARQUET
 from trace_etl.model.column_stream import LENGTH, MAGIC, Span, file_header, frame
-from trace_etl.query.requests import DatasetView
+from trace_etl.query.requests import DatasetView, FilePart
 
-_PIECE = 512 * 1024
 _TAIL = LENGTH.size + len(b"PAR1")  # of a Parquet file: the length of the footer, and a marker
 
 
@@ -103,22 +101,11 @@ def _find_span(chunk: Any) -> Span:
     return start, start + chunk.total_compressed_size
 
 
-def encode_files(schema: Any, files: Sequence[SentFile]) -> Iterator[bytes]:
+def encode_files(schema: Any, files: Sequence[SentFile]) -> Iterator[bytes | FilePart]:
     """Yield the stream of the files."""
     yield MAGIC + frame(bytes(pa.Schema.serialize(schema)))
     for file in files:
         yield file_header(file.size, file.footer, file.row_groups)
-        with file.path.open("rb") as stream:
-            for span in (file.footer, *chain.from_iterable(file.row_groups)):
-                yield from _read(stream, span)
+        spans = [file.footer, *chain.from_iterable(file.row_groups)]
+        yield FilePart(str(file.path), spans)
     yield frame(b"")
-
-
-def _read(stream: BinaryIO, span: Span) -> Iterator[bytes]:
-    position, end = span
-    while position < end:
-        piece = os.pread(stream.fileno(), min(_PIECE, end - position), position)
-        if not piece:
-            raise OSError(f"{stream.name} is shorter than its footer says")
-        yield piece
-        position += len(piece)

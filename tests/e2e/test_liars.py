@@ -1,5 +1,6 @@
 """A provider that lies or fails: through `trace deploy` and `trace trigger`, no wrong row is ever visible."""
 
+import os
 import re
 import threading
 from itertools import cycle, product
@@ -17,11 +18,18 @@ from trace_etl.cli.client import RequestRejected, StackClient
 TABLES = ("blocks", "transactions", "logs")
 # The tip is followed by both engines.
 FOLLOWED = {"logs_dropped": "loop", "log_data_changed": "streaming"}
+# One lie of each kind, and those that only a task corrects. `tests/spark/test_lying_nodes.py` tells the others.
+USUAL = (
+    *("logs_dropped", "receipts_swapped", "value_changed", "chain_id_changed", "time_changed"),
+    *("another_fork_from_block_15", "head_lags", "null_receipts", "truncated_json"),
+    "half_of_the_requests_refused",
+)
+LIES = {name: FAULTS[name] for name in (FAULTS if "TRACE_TEST_PEERS" in os.environ else USUAL)}
 
 
 def write_dag(path: Path) -> Path:
     jobs, names = ["  - {name: request, source: {kind: manual}, outputs: [ranges]}"], list[str]()
-    for lie in FAULTS:
+    for lie in LIES:
         for pool in (lie, f"{lie}_helped"):
             # A helped job may need a second attempt: it reads from the next endpoint.
             attempts = 3 if pool != lie else 1
@@ -103,7 +111,7 @@ class Reader:
             self._error = error
 
     def _poll(self) -> None:
-        pools = [pool for lie in FAULTS for pool in (lie, f"{lie}_helped")]
+        pools = [pool for lie in LIES for pool in (lie, f"{lie}_helped")]
         datasets = [(f"{pool}_{table}", table) for table in TABLES for pool in pools]
         with connect(self._stack.home) as client:
             for dataset, table in cycle(datasets):
@@ -134,17 +142,16 @@ def sort_rows(rows: Rows) -> Rows:
 def test_every_lie_is_refused_or_corrected(
     stack: Stack, right: dict[str, Rows], tmp_path: Path
 ) -> None:
-    assert len(FAULTS) >= 25
     done = stack.trace("deploy", "--no-check", str(write_dag(tmp_path / "liars.yaml")))
     assert done.returncode == 0, done.stderr
     stack.json("trigger", "liars", "request", "--range", f"0-{LAST}")
 
     def ended() -> bool:
-        tasks = [t for t in stack.tasks("liars") if t["job"].removesuffix("_helped") in FAULTS]
+        tasks = [t for t in stack.tasks("liars") if t["job"].removesuffix("_helped") in LIES]
         waits = [t for t in tasks if t["status"] in ("Queued", "Running") or t["retry_at"]]
         # A node whose head lags has not finalized the blocks: this task waits.
         waits = [t for t in waits if t["error_code"] != "not_final"]
-        return len(tasks) == 2 * len(FAULTS) and not waits
+        return len(tasks) == 2 * len(LIES) and not waits
 
     with Reader(stack, right) as reader:
         eventually(ended, "all tasks have ended", within=800)
@@ -158,7 +165,7 @@ def test_every_lie_is_refused_or_corrected(
         metrics = client.http.get(f"{client.api_url}/metrics").text
     for outcome in ("corrected", "failed"):
         assert re.search(rf'trace_rejected_answers_total\{{outcome="{outcome}"\}} [1-9]', metrics)
-    for lie, fault in FAULTS.items():
+    for lie, fault in LIES.items():
         pools = (lie, f"{lie}_helped")
         outcomes[lie] = [describe(tasks[pool]) for pool in pools]
         if not fault.heals:

@@ -139,6 +139,7 @@ FAULTS: dict[str, Fault] = {
         _first_log(lambda log: log.update(topics=["0x" + "11" * 32, *log["topics"][1:]]))
     ),
     "log_address_changed": Fault(_first_log(lambda log: log.update(address="0x" + "22" * 20))),
+    "cumulative_gas_changed": Fault(_each(lambda r: r.update(cumulativeGasUsed="0x1"))),
     "gas_used_changed": Fault(_each(lambda r: r.update(gasUsed="0x5209"))),
     "status_changed": Fault(_swap_status),
     "status_missing": Fault(_each(lambda r: r.pop("status"))),
@@ -156,6 +157,8 @@ FAULTS: dict[str, Fault] = {
     # headers
     "miner_changed": Fault(lambda block, _: block.update(miner="0x" + "11" * 20)),
     "time_changed": Fault(lambda block, _: block.update(timestamp="0x1")),
+    "bloom_emptied": Fault(lambda block, _: block.update(logsBloom="0x" + "00" * 256)),
+    "receipts_root_emptied": Fault(lambda block, _: block.update(receiptsRoot="0x" + "00" * 32)),
     "base_fee_changed": Fault(lambda block, _: block.update(baseFeePerGas="0x7")),
     "hash_invented": Fault(_lower_hash),
     "another_fork_from_block_15": Fault(other_chain=True),

@@ -1,10 +1,8 @@
 """The examples and checks of data on the whole stack."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +19,6 @@ from support.waiting import eventually
 from trace_etl.api.task.payload import Storage
 from trace_etl.cli.client import RequestRejected
 from trace_etl.devtools.devchain.chain.devchain import DevChain
-from trace_etl.lite.processes import process_tree
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "explore.ipynb"
 ERC20 = Path(__file__).parents[2] / "examples" / "erc20" / "dag.yaml"
@@ -332,22 +329,3 @@ def test_the_erc20_example_alerts_on_large_transfers_in_new_blocks(
     again = large_transfers(stack.chain, first, 5 * 10**21)
     assert again != wanted
     eventually(lambda: [row for row in alerts() if row[0] >= first] == again)
-
-
-# --- the end: no test may use the stack after this one -----------------------------------------
-
-
-def test_trace_down_stops_every_process(stack: Stack) -> None:
-    supervisor = psutil.Process(
-        json.loads((stack.home / "connection.json").read_text())["supervisor_pid"]
-    )
-    eventually(
-        lambda: (
-            "java" in {p.name() for p in process_tree.session_members(stack.service("worker").pid)}
-        )
-    )
-    descendants = supervisor.children(recursive=True)
-    assert stack.trace("down").returncode == 0
-    assert [p for p in (supervisor, *descendants) if process_tree.is_running(p)] == []
-    log = (stack.home / "logs" / "supervisor.log").read_text()
-    assert '"stack_stopped"' in log

@@ -5,8 +5,8 @@ from xdist.workermanage import WorkerController
 
 # Files that share something slow to start, such as Spark: one process runs a whole group. Any other file is
 # a group of its own, because its tests share the fixtures of their module.
-# The groups that take longest come first. Peers close their Spark before the others open theirs: a process
-# has one at a time.
+# The tests of a group run in the order of its files here; a file belongs to the first name that fits. Peers
+# close their Spark before the others open theirs: a process has one at a time.
 _GROUPS = {
     "e2e/test_everyday": "stack",
     "e2e/test_functions": "stack",
@@ -15,8 +15,22 @@ _GROUPS = {
     "e2e/test_alerts": "stack",
     "e2e/test_secrets": "stack",
     "e2e/test_liars": "stack",
-    "e2e/test_worker_chaos": "stack",
-    "e2e/test_quickstart": "stack",  # ends the stack that the ones before it share
+    "e2e/test_quickstart": "stack",
+    "e2e/test_worker_chaos": "stack",  # Spark starts again
+    "e2e/test_stack_down": "stack",
+    # These start Spark in other processes.
+    "spark/test_operator_host": "hosts",
+    "spark/test_spark_session": "hosts",
+    "spark/test_deploy_check": "hosts",
+    # These read from nodes, without Spark.
+    "spark/test_complete_columns": "nodes",
+    "spark/test_endless_answers": "nodes",
+    "spark/test_evm_faults": "nodes",
+    "spark/test_evm_limits": "nodes",
+    "spark/test_evm_pool": "nodes",
+    "spark/test_finality": "nodes",
+    "spark/test_lying_nodes": "nodes",
+    "spark/test_verification": "nodes",
     "tests/peers/": "spark",
     "tests/spark/": "spark",
     "tests/cluster/": "cluster",
@@ -35,6 +49,22 @@ _GROUPS = {
     "postgres/test_hot_path_plans": "plans",
     "tests/browser/": "browser",
 }
+# The groups that take longest come first.
+_ORDER = (
+    *(
+        "stack",
+        "spark",
+        "cluster",
+        "hosts",
+        "aws",
+        "chain",
+        "browser",
+        "lifecycle",
+        "demo",
+        "nodes",
+    ),
+    *("liars", "resilience", "e2e", "schema", "plans"),
+)
 _MIN_QUEUED = 2  # a test process starts a test when it knows the next one
 
 
@@ -70,9 +100,12 @@ class GroupScheduling(LoadScopeScheduling):
         return left[0][1] if left else None
 
 
-def order_key(nodeid: str) -> int:
+def order_key(nodeid: str) -> tuple[int, int]:
     """Return the place of a test in a run: the groups in their order, then all other tests."""
-    return next((place for place, part in enumerate(_GROUPS) if part in nodeid), len(_GROUPS))
+    for place, (part, group) in enumerate(_GROUPS.items()):
+        if part in nodeid:
+            return _ORDER.index(group), place
+    return len(_ORDER), 0
 
 
 def _find_group(nodeid: str) -> str | None:

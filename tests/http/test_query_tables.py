@@ -29,7 +29,7 @@ from trace_etl.model.storage import hot_table
 from trace_etl.query.errors import QueryTooLarge
 from trace_etl.query.requests import DatasetView, QueryLimits
 from trace_etl.query.sql.engine import QueryRun
-from trace_etl.query.sql.tables import narrow_block_range
+from trace_etl.query.sql.implied_conditions import find_values, narrow_block_range
 
 DAG = """
 name: shop
@@ -278,6 +278,81 @@ def test_every_matching_row_is_inside_the_range_that_is_read(chosen: Any) -> Non
     matched = table.filter(chosen)["block_number"].to_pylist()
     span = narrow_block_range(chosen, schema, 0, 40)
     assert all(span is not None and span[0] <= n <= span[1] for n in matched)
+
+
+_X, _S, _B = ds.field("x"), ds.field("s"), ds.field("b")
+_BYTES = st.sampled_from([b"", b"\x00", b"\xa0", b"\xa0\x01", b"12"])
+_TEXTS = st.sampled_from(["", "a", "A0", "12", "it's", 'say "x"', "back\\slash", "new\nline", "é"])
+_VALUES = st.recursive(
+    st.integers(-3, 3).map(lambda n: n == _X)
+    | st.lists(st.integers(-3, 3), min_size=1).map(_X.isin)
+    | st.integers(-3, 3).map(lambda n: n > _X)
+    | _TEXTS.map(lambda text: text == _S)
+    | st.lists(_TEXTS, min_size=1).map(_S.isin)
+    | _TEXTS.map(lambda text: text <= _S)
+    | _BYTES.map(lambda content: pa.scalar(content) == _B)
+    | st.lists(_BYTES, min_size=1).map(_B.isin)
+    | st.sampled_from([_X, _S, _B]).map(lambda field: field.is_null()),
+    lambda some: (
+        st.tuples(some, some).map(lambda p: p[0] & p[1])
+        | st.tuples(some, some).map(lambda p: p[0] | p[1])
+        | some.map(lambda one: ~one)
+    ),
+    max_leaves=5,
+)
+
+
+@given(_VALUES)
+def test_every_matching_row_has_one_of_the_values_that_are_read(chosen: Any) -> None:
+    schema = pa.schema([("x", pa.int64()), ("s", pa.string()), ("b", pa.binary())])
+    texts = ["", "a", "A0", "12", "it's", 'say "x"', "back\\slash", "new\nline", "é", None]
+    contents = [b"", b"\x00", b"\xa0", b"\xa0\x01", b"12", b"\xff", None]
+    rows = [
+        {"x": x, "s": s, "b": b} for x in (*range(-4, 5), None) for s in texts for b in contents
+    ]
+    matched = pa.Table.from_pylist(rows, schema=schema).filter(chosen)
+    for column in schema.names:
+        if values := find_values(chosen, schema, column):
+            assert set(matched[column].to_pylist()) <= set(values)
+
+
+@pytest.mark.parametrize(
+    ("condition", "pushed", "rows"),
+    [
+        ("address = from_hex('01')", "address IN (b'\\x01',)", 1000),
+        ("address IN (from_hex('01'), from_hex('02'))", "address IN (b'\\x01', b'\\x02')", 2000),
+        ("address = from_hex('01') OR address = from_hex('ff')", None, 1000),
+        ("address = from_hex('01') AND log_index = 2", None, 0),
+        ("address <> from_hex('01')", None, 2000),
+        ("address > from_hex('01')", None, 1000),
+    ],
+)
+def test_values_of_columns_are_compared_by_postgres(
+    shop: TableQuerySetup, condition: str, pushed: str | None, rows: int
+) -> None:
+    run = shop.run(f"SELECT count(*) FROM logs WHERE {condition}")
+    assert read_all(run) == b"[%d]" % rows
+    (scan,) = run.budget.scans
+    assert pushed is None or scan.endswith(f"WHERE {pushed}"), scan
+    if condition.startswith("address <>"):
+        assert scan.endswith("WHERE true"), scan
+
+
+def test_one_table_is_read_twice_with_different_filters(shop: TableQuerySetup) -> None:
+    run = shop.run(
+        "SELECT count(*), min(b.log_index) FROM logs a JOIN logs b USING (block_number)"
+        " WHERE a.address = from_hex('00') AND b.address = from_hex('02')"
+    )
+    assert read_all(run) == b"[1000,2]"
+    assert sum("IN (b'\\x00',)" in scan for scan in run.budget.scans) == 1
+    assert sum("IN (b'\\x02',)" in scan for scan in run.budget.scans) == 1
+
+
+def test_texts_are_compared_by_postgres_and_numerics_are_not(shop: TableQuerySetup) -> None:
+    run = shop.run("SELECT who, amount::DOUBLE FROM kept WHERE who = 'ann' AND amount = -12.34")
+    assert read_all(run) == b'["ann",-12.34]'
+    (scan,) = run.budget.scans
+    assert "who IN ('ann',)" in scan and "amount IN" not in scan
 
 
 def test_all_scans_of_a_query_use_one_snapshot(shop: TableQuerySetup) -> None:

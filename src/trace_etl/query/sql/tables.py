@@ -7,17 +7,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.types as kinds
-from pyarrow.fs import LocalFileSystem
 
 from trace_etl.dag.buffered_datasets import RESERVED
 from trace_etl.data.columns import arrow_schema
 from trace_etl.data.snapshots import Snapshot
 from trace_etl.data.table_reader import NOT_BETWEEN, Condition
 from trace_etl.query.errors import QueryTooLarge
+from trace_etl.query.sql.implied_conditions import BLOCK, find_values, may_match, narrow_block_range
 
-_BLOCK = "block_number"
+_COMPARABLE = frozenset({"smallint", "integer", "bigint", "text", "bytea"})
+"""Types of Postgres whose `=` is that of Arrow."""
 _arrow: Any = ds  # pyarrow.dataset ships no types
-_FORMAT, _FILES = _arrow.ParquetFileFormat(), LocalFileSystem()
 
 
 @dataclass
@@ -51,37 +51,49 @@ class TableDataset(_arrow.InMemoryDataset):
         schema: Any,
         budget: ReadBudget,
         skipped_blocks: Sequence[tuple[int, int]] = (),
+        compared: Sequence[str] = (),
     ) -> None:
         _arrow.InMemoryDataset.__init__(self, schema.empty_table())
         self._snapshot, self._table, self._columns, self._budget = snapshot, table, schema, budget
-        self._skipped = [Condition(_BLOCK, NOT_BETWEEN, blocks) for blocks in skipped_blocks]
-        has_blocks = _BLOCK in schema.names and kinds.is_integer(schema.field(_BLOCK).type)
-        self._block_range = snapshot.read_min_max(table, _BLOCK) if has_blocks else (None, None)
+        self._compared = compared
+        self._skipped = [Condition(BLOCK, NOT_BETWEEN, blocks) for blocks in skipped_blocks]
+        has_blocks = BLOCK in schema.names and kinds.is_integer(schema.field(BLOCK).type)
+        self._block_range = snapshot.read_min_max(table, BLOCK) if has_blocks else (None, None)
 
     def scanner(self, *, columns: list[str] | None = None, filter: Any = None, **_: Any) -> Any:
-        """Read the rows of one scan. Postgres filters by block, Arrow by everything else."""
+        """Read the rows of one scan. Postgres filters by blocks and by values, then Arrow by everything."""
         wanted = (
             None if columns is None else set(columns) | _list_filter_columns(filter, self._columns)
         )
         names = [name for name in self._columns.names if wanted is None or name in wanted]
         schema = pa.schema([self._columns.field(name) for name in names or self._columns.names[:1]])
         return _arrow.Scanner.from_batches(
-            self._read(schema, self._make_conditions(filter) + self._skipped),
+            self._read(schema, self._list_conditions(filter)),
             schema=schema,
             columns=columns,
             filter=filter,
         )
 
-    def _make_conditions(self, row_filter: Any) -> list[Condition]:
+    def _list_conditions(self, row_filter: Any) -> list[Condition]:
+        return [*self._limit_blocks(row_filter), *self._limit_values(row_filter), *self._skipped]
+
+    def _limit_values(self, row_filter: Any) -> Iterator[Condition]:
+        """Yield the values to which a filter restricts columns. Each scan has a filter of its own."""
+        for column in self._compared if row_filter is not None else ():
+            values = find_values(row_filter, self._columns, column)
+            if values:
+                yield Condition(column, "IN", values)
+
+    def _limit_blocks(self, row_filter: Any) -> list[Condition]:
         first, last = self._block_range
         if row_filter is None or first is None or last is None:
             return []
-        if _may_match(row_filter, self._columns, _arrow.field(_BLOCK).is_null()):
+        if may_match(row_filter, self._columns, _arrow.field(BLOCK).is_null()):
             return []  # a range of blocks would exclude rows without a block
         span = narrow_block_range(row_filter, self._columns, first, last)
         if span is None:  # no row can match: select none
-            return [Condition(_BLOCK, "<", first)]
-        return [Condition(_BLOCK, ">=", span[0]), Condition(_BLOCK, "<=", span[1])]
+            return [Condition(BLOCK, "<", first)]
+        return [Condition(BLOCK, ">=", span[0]), Condition(BLOCK, "<=", span[1])]
 
     def _read(self, schema: Any, conditions: list[Condition]) -> Iterator[Any]:
         where = " AND ".join(f"{c.column} {c.operator} {c.value}" for c in conditions)
@@ -113,38 +125,5 @@ def open_table(
     columns = [column for column in snapshot.list_columns(table) if column[0] not in RESERVED]
     if not columns:
         return None
-    return TableDataset(snapshot, table, arrow_schema(columns), budget, skipped_blocks)
-
-
-def narrow_block_range(
-    row_filter: Any, schema: Any, first: int, last: int
-) -> tuple[int, int] | None:
-    """Return the smallest range with all blocks that a filter can match; None if it matches none.
-
-    Arrow decides whether a filter can match within a range, so this works for any filter.
-    """
-    if not _may_match(row_filter, schema, _make_range_condition(first, last)):
-        return None
-    low, high = first, last
-    while low < high:  # search the first block that may match
-        middle = (low + high) // 2
-        found = _may_match(row_filter, schema, _make_range_condition(first, middle))
-        low, high = (low, middle) if found else (middle + 1, high)
-    start, high = low, last
-    while low < high:  # search the last block that may match
-        middle = (low + high + 1) // 2
-        found = _may_match(row_filter, schema, _make_range_condition(middle, last))
-        low, high = (middle, high) if found else (low, middle - 1)
-    return start, low
-
-
-def _make_range_condition(first: int, last: int) -> Any:
-    block = _arrow.field(_BLOCK)
-    return (block >= first) & (block <= last)
-
-
-def _may_match(row_filter: Any, schema: Any, known: Any) -> bool:
-    """Whether rows that satisfy `known` can match a filter. Arrow opens no file to decide it."""
-    piece = _FORMAT.make_fragment("nowhere", filesystem=_FILES, partition_expression=known)
-    whole = _arrow.FileSystemDataset([piece], schema, _FORMAT, filesystem=_FILES)
-    return any(True for _ in whole.get_fragments(filter=row_filter))
+    compared = [name for name, kind in columns if kind in _COMPARABLE and name != BLOCK]
+    return TableDataset(snapshot, table, arrow_schema(columns), budget, skipped_blocks, compared)

@@ -269,7 +269,10 @@ _DELAY_UNCOUNTED = """
 UPDATE queue.messages SET visible_at = now() + %s, receives = receives - 1
  WHERE message_id = %s AND receives = %s
 """
-_DELETE = "DELETE FROM queue.messages WHERE message_id = %s AND receives = %s"
+_DELETE = """
+DELETE FROM queue.messages m USING unnest(%s::bigint[], %s::integer[]) AS d (message_id, receives)
+ WHERE m.message_id = d.message_id AND m.receives = d.receives
+"""
 _DEAD_LETTER = """
 WITH dead AS (DELETE FROM queue.messages WHERE message_id = %s AND receives = %s RETURNING body)
 INSERT INTO queue.messages (queue, body) SELECT %s, body FROM dead
@@ -340,8 +343,9 @@ class PgConsumer:
     def delay(self, message: Message, delay: timedelta, *, counted: bool = True) -> None:
         self._settle(_EXTEND if counted else _DELAY_UNCOUNTED, delay, *_parse_receipt(message))
 
-    def delete(self, message: Message) -> None:
-        self._settle(_DELETE, *_parse_receipt(message))
+    def delete(self, *messages: Message) -> None:
+        ids, receives = zip(*map(_parse_receipt, messages), strict=True)
+        self._settle(_DELETE, list(ids), list(receives))
 
     def dead_letter(self, message: Message) -> None:
         self._settle(_DEAD_LETTER, *_parse_receipt(message), dead_letter_queue(message.queue))

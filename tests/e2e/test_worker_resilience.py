@@ -121,7 +121,7 @@ class Scene:
         token = self.secrets.worker_token
         ca = self.secrets.ca
         client = DispatcherClient(self.dispatcher.internal_url, ca, lambda: token, BACKOFF)
-        self.recorder.watch(client._http, "w")
+        self.recorder.watch_worker(client, "w")
         consumer = self.consumer_type(self.dsns.queue, ["ecs_python"], "w")
         served = ServedRuntimes({}, {"ecs_python": 1}, 1)
         slots = Slots(consumer, client, self.runner, served, worker_id="w", stop=stop)

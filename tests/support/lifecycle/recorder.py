@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import psycopg
@@ -16,6 +16,8 @@ from support import queue_tables
 from trace_etl.devtools.history.checker import check
 from trace_etl.devtools.history.lines import parse
 from trace_etl.devtools.history.report import HistoryReport
+from trace_etl.http.clients.dispatcher_client import DispatcherConnection
+from trace_etl.http.clients.kept_connections import KeptConnections, NoAnswer
 from trace_etl.lite.postgres.databases import Dsns
 
 _CALLS = {
@@ -82,6 +84,11 @@ class Recorder:
         """Record every call that this client makes from now on."""
         client._transport = _Recording(client._transport, self, actor)
         return client
+
+    def watch_worker(self, client: DispatcherConnection, actor: str) -> None:
+        """Record every call that the client of a worker makes from now on."""
+        connections = client._connections
+        client._connections = cast("Any", _RecordingConnections(connections, self, actor))
 
     # --- loops and the clock ----------------------------------------------------------------
 
@@ -159,7 +166,13 @@ class _Recording(httpx.BaseTransport):
         self._actor = actor
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        with self._recorded(request) as line:
+        call = {
+            "at": f"{request.url.scheme}://{request.url.netloc.decode()}",
+            "actor": self._actor,
+            "call": _call_name(request.url.path),
+            "request": _request_body(request),
+        }
+        with _recorded(self._recorder, call) as line:
             response = self._inner.handle_request(request)
             content = response.read()
             line["answer"] = {"status": response.status_code, "body": _body(content)}
@@ -168,27 +181,41 @@ class _Recording(httpx.BaseTransport):
             response.status_code, headers=_headers_without_encoding(response), content=content
         )
 
-    @contextmanager
-    def _recorded(self, request: httpx.Request) -> Generator[dict[str, Any]]:
-        line: dict[str, Any] = {
-            "at": f"{request.url.scheme}://{request.url.netloc.decode()}",
-            "actor": self._actor,
-            "call": _call_name(request.url.path),
-            "request": _request_body(request),
-            "began": self._recorder.now(),
-        }
-        try:
-            yield line
-        except httpx.TransportError as error:
-            line |= {"error": repr(error), "sent": not isinstance(error, _NEVER_SENT)}
-            raise
-        finally:
-            if "answer" not in line and "error" not in line:
-                line["error"] = "interrupted"
-            self._recorder.add(**line, ended=self._recorder.now())
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _RecordingConnections:
+    def __init__(self, inner: KeptConnections, recorder: Recorder, actor: str) -> None:
+        self._inner, self._recorder, self._actor = inner, recorder, actor
+
+    def call(self, method: str, path: str, body: str, *rest: Any) -> tuple[int, bytes]:
+        request = json.loads(body)
+        call = {"actor": self._actor, "call": _call_name(path), "request": request}
+        with _recorded(self._recorder, call) as line:
+            status, content = self._inner.call(method, path, body, *rest)
+            line["answer"] = {"status": status, "body": _body(content)}
+        return status, content
 
     def close(self) -> None:
         self._inner.close()
+
+
+@contextmanager
+def _recorded(recorder: Recorder, call: dict[str, Any]) -> Generator[dict[str, Any]]:
+    line: dict[str, Any] = {**call, "began": recorder.now()}
+    try:
+        yield line
+    except httpx.TransportError as error:
+        line |= {"error": repr(error), "sent": not isinstance(error, _NEVER_SENT)}
+        raise
+    except NoAnswer as error:
+        line |= {"error": repr(error), "sent": error.may_have_arrived}
+        raise
+    finally:
+        if "answer" not in line and "error" not in line:
+            line["error"] = "interrupted"
+        recorder.add(**line, ended=recorder.now())
 
 
 def _headers_without_encoding(response: httpx.Response) -> dict[str, str]:

@@ -8,14 +8,13 @@ from threading import Event
 from typing import Any
 from uuid import UUID
 
-import httpx
 import structlog
 from pydantic import TypeAdapter
 
 from trace_etl.api.task import events as event_bodies
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.api.task.credentials import Credentials, CredentialsRequest
-from trace_etl.http.clients.thread_safe_transport import ThreadSafeTransport
+from trace_etl.http.clients.kept_connections import KeptConnections, NoAnswer
 from trace_etl.model.errors import TraceError
 from trace_etl.policy.retry import Backoff
 
@@ -53,37 +52,24 @@ class DispatcherConnection:
     """HTTPS calls of the internal API. Thread-safe."""
 
     def __init__(self, url: str, ca: Path) -> None:
-        context = ssl.create_default_context(cafile=str(ca))
-        self._http = httpx.Client(
-            base_url=url, transport=ThreadSafeTransport(context), trust_env=False
-        )
+        self._connections = KeptConnections(url, ssl.create_default_context(cafile=str(ca)))
 
     def close(self) -> None:
-        self._http.close()
+        self._connections.close()
 
     def _post(
-        self, path: str, body: str, headers: dict[str, str], timeout: float = _TIMEOUT
+        self, path: str, body: str, headers: Mapping[str, str], timeout: float = _TIMEOUT
     ) -> bytes:
         headers = {**headers, "Content-Type": "application/json"}
-        return self._call("POST", path, body, headers, timeout)
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        body: str | None,
-        headers: dict[str, str],
-        timeout: float = _TIMEOUT,
-    ) -> bytes:
         try:
-            reply = self._http.request(method, path, content=body, headers=headers, timeout=timeout)
-        except httpx.TransportError as error:
-            raise Unreachable(f"{path}: {error!r}") from error
-        if reply.status_code in _TRANSIENT:
-            raise Unreachable(f"{path} answered {reply.status_code}", reply.status_code)
-        if reply.status_code != 200:
-            raise _make_refusal(reply)
-        return reply.content
+            status, content = self._connections.call("POST", path, body, headers, timeout)
+        except NoAnswer as error:
+            raise Unreachable(f"{path}: {error}") from error
+        if status in _TRANSIENT:
+            raise Unreachable(f"{path} answered {status}", status)
+        if status != 200:
+            raise _read_refusal({**json.loads(content), "status": status})
+        return content
 
 
 class DispatcherClient(DispatcherConnection):
@@ -217,10 +203,6 @@ def render_completions(completions: Sequence[tuple[bodies.Complete, str]]) -> st
         for body, token in completions
     ]
     return f'{{"completions":[{",".join(items)}]}}'
-
-
-def _make_refusal(reply: httpx.Response) -> Refused:
-    return _read_refusal({**reply.json(), "status": reply.status_code})
 
 
 def _read_refusal(problem: Mapping[str, Any]) -> Refused:

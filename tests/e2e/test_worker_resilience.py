@@ -27,6 +27,7 @@ from trace_etl.policy.retry import Backoff
 from trace_etl.queues.pgqueue import PgConsumer
 from trace_etl.queues.queue import Message
 from trace_etl.spark.dispatcher_link import DispatcherLink
+from trace_etl.worker.functions.threaded_runner import ThreadedRunner
 from trace_etl.worker.settings import ServedRuntimes
 from trace_etl.worker.slots import Slots
 
@@ -124,7 +125,8 @@ class Scene:
         self.recorder.watch_worker(client, "w")
         consumer = self.consumer_type(self.dsns.queue, ["ecs_python"], "w")
         served = ServedRuntimes({}, {"ecs_python": 1}, 1)
-        slots = Slots(consumer, client, self.runner, served, worker_id="w", stop=stop)
+        runner = ThreadedRunner(self.runner, 1)
+        slots = Slots(consumer, client, runner, served, worker_id="w", stop=stop)
         thread = threading.Thread(target=slots.run, name="worker")
         thread.start()
         try:
@@ -135,6 +137,7 @@ class Scene:
             consumer.close()
             client.close()
             assert not thread.is_alive()
+            runner.close()
 
     def calls(self, name: str, *, answered: bool) -> int:
         """Count the calls of a kind that were answered with 200, or those that were not."""
@@ -302,12 +305,12 @@ def test_a_task_woken_before_an_outage_is_claimed_right_after_it(
 class BreakingConsumer(PgConsumer):
     """Loses its connection when it deletes the message of the completed task."""
 
-    def delete(self, message: Message) -> None:
+    def delete(self, *messages: Message) -> None:
         self._settling = psycopg.connect(self._dsn, autocommit=True)
         pid = self._settling.info.backend_pid
         with psycopg.connect(self._dsn, autocommit=True) as other:
             other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
-        super().delete(message)
+        super().delete(*messages)
 
 
 def test_a_task_is_completed_although_its_message_cannot_be_deleted(scene: Scene) -> None:

@@ -1,6 +1,7 @@
 """`always_on` sources: the monitor keeps exactly one task per source until the job is removed."""
 
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Queue
 from typing import Any
@@ -98,15 +99,15 @@ class Following:
 
     def __init__(self) -> None:
         self.started: Queue[str] = Queue()
-        self._over = threading.Event()
+        self._running: dict[UUID, Future[TaskResult]] = {}
 
-    def run(self, task: TaskPayload, link: object) -> TaskResult:
+    def start(self, task: TaskPayload, link: object) -> Future[TaskResult]:
+        self._running[task.task_id] = Future()
         self.started.put(task.job.dag_name)
-        assert self._over.wait(MAX_SECONDS)
-        return TaskResult()
+        return self._running[task.task_id]
 
     def cancel(self, task_id: UUID, attempt: int, within: float) -> None:
-        self._over.set()
+        self._running.pop(task_id).set_result(TaskResult())
 
 
 def test_a_worker_follows_a_chain_before_it_takes_other_tasks(source: Source) -> None:

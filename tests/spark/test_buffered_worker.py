@@ -21,6 +21,7 @@ from trace_etl.sink.__main__ import run as run_sink
 from trace_etl.sink.settings import SinkSettings
 from trace_etl.spark.runner import SparkRunner
 from trace_etl.spark.settings import SparkSettings
+from trace_etl.worker.functions.threaded_runner import ThreadedRunner
 from trace_etl.worker.settings import WorkerSettings
 from trace_etl.worker.slots import work
 
@@ -79,6 +80,7 @@ def stack(
             SparkSettings(FileStore(objects), tmp_path, rpc_pools=pools, data_dsn=dsns.data)
         )
         mine.session = runner.session
+        threaded = ThreadedRunner(mine, 2)
         stop = threading.Event()
         queue = PgQueue(dsns.queue)
         common = _common_settings(running, dsns)
@@ -88,7 +90,7 @@ def stack(
         )
         sink_settings = SinkSettings(**common, service_token_file=tokens / "services" / "sink")
         threads = [
-            threading.Thread(target=work, args=(worker_settings, queue, mine, stop)),
+            threading.Thread(target=work, args=(worker_settings, queue, threaded, stop)),
             threading.Thread(target=run_sink, args=(sink_settings, queue, stop)),
         ]
         for thread in threads:
@@ -100,6 +102,7 @@ def stack(
             for thread in threads:
                 thread.join(120)
         assert not any(thread.is_alive() for thread in threads)
+        threaded.close()
 
 
 def _common_settings(running: Live, dsns: Dsns) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from support.packaging import install_example, install_test_operators
 from support.spark.spark_tasks import as_input, ingest, range_scope, rows, select, task
 from support.waiting import eventually
 from trace_etl import account
+from trace_etl.api.task.lifecycle import TaskPayload, TaskResult
 from trace_etl.http.clients.dispatcher_client import Refused
 from trace_etl.lite.isolation import shared_access
 from trace_etl.spark.dispatcher_link import DispatcherLink
@@ -94,6 +95,11 @@ def hosts(
     made.close()
 
 
+def run_in(hosts: HostRunner, payload: TaskPayload, link: DispatcherLink) -> TaskResult:
+    """Run a task, and wait for its result."""
+    return hosts.start(payload, link).result()
+
+
 def find_host() -> psutil.Process:
     """Return the host, which is the only process of its kind below this one."""
     children = [c for c in psutil.Process().children(recursive=True) if not has_ended(c)]
@@ -112,9 +118,9 @@ def has_ended(process: psutil.Process) -> bool:
 
 def test_a_task_runs_in_the_host_and_writes_its_output(hosts: HostRunner, objects: Path) -> None:
     blocks = ingest(0, 9, outputs=["blocks"])
-    hosts.run(blocks, Listener().link())
+    run_in(hosts, blocks, Listener().link())
     query = select("SELECT count(*) AS n FROM blocks", as_input(blocks, name="blocks"))
-    result = hosts.run(query, Listener().link())
+    result = run_in(hosts, query, Listener().link())
     assert [output.row_count for output in result.outputs] == [1]
     assert rows(objects, query, "answer") == [{"n": 10}]
     assert "TRACE_WORKER_TOKEN_FILE" not in find_host().environ()
@@ -122,18 +128,18 @@ def test_a_task_runs_in_the_host_and_writes_its_output(hosts: HostRunner, object
 
 def test_an_operator_of_another_package_gets_its_secret(hosts: HostRunner, objects: Path) -> None:
     blocks = ingest(10, 19, outputs=["blocks"])
-    hosts.run(blocks, Listener().link())
+    run_in(hosts, blocks, Listener().link())
     config = {"columns": ["block_hash"]}
     source = as_input(blocks, name="blocks")
     hide = task("pseudonyms", config, ["hidden"], scope=range_scope(10, 19), inputs=[source])
     heard = Listener()
-    hosts.run(hide, heard.link(pseudonym_key=SECRET))
+    run_in(hosts, hide, heard.link(pseudonym_key=SECRET))
     found = rows(objects, hide, "hidden")
     assert len({row["block_hash"] for row in found}) == 10
     assert all(len(row["block_hash"]) == 64 for row in found)
     assert heard.output == b"replacing block_hash\n"
     with pytest.raises(FailedInHost) as refused:
-        hosts.run(hide, Listener().link())
+        run_in(hosts, hide, Listener().link())
     assert describe_failure(refused.value).code == "bad_task"
 
 
@@ -142,7 +148,7 @@ def test_calls_and_output_reach_the_worker_and_secrets_do_not_reach_its_log(
 ) -> None:
     heard = Listener()
     with pytest.raises(FailedInHost) as failed:
-        hosts.run(task("talkative", {"say": "hello"}, ["told"]), heard.link(key=SECRET))
+        run_in(hosts, task("talkative", {"say": "hello"}, ["told"]), heard.link(key=SECRET))
     failure = describe_failure(failed.value)
     assert (failure.code, failure.retryable) == ("operator_failed", True)
     assert failure.message == f"RuntimeError: hello {SECRET}"  # the attempt masks it
@@ -165,7 +171,7 @@ def speak(hosts: HostRunner, word: str, flood: int = 0) -> list[str]:
     """Run an operator that prints and logs a word in every way. Returns the lines of its output."""
     heard = Listener()
     with pytest.raises(FailedInHost, match=word):
-        hosts.run(task("loud", {"say": word, "flood": flood}, ["told"]), heard.link())
+        run_in(hosts, task("loud", {"say": word, "flood": flood}, ["told"]), heard.link())
     return heard.output.decode().splitlines()
 
 
@@ -219,9 +225,9 @@ def test_a_host_of_root_has_an_account_of_its_own(
     apart = HostRunner(cfg, hosts.served, hosts.environment, starter)
     try:
         blocks = ingest(30, 39, outputs=["blocks"])
-        apart.run(blocks, Listener().link())
+        run_in(apart, blocks, Listener().link())
         query = select("SELECT count(*) AS n FROM blocks", as_input(blocks, name="blocks"))
-        apart.run(query, Listener().link())
+        run_in(apart, query, Listener().link())
         [host] = [
             child
             for child in psutil.Process().children(recursive=True)
@@ -247,7 +253,7 @@ def test_a_host_of_root_has_an_account_of_its_own(
 def test_a_refused_call_fails_the_operator_with_the_code_of_the_refusal(hosts: HostRunner) -> None:
     heard = Listener(is_lost=True)
     with pytest.raises(FailedInHost) as failed:
-        hosts.run(task("talkative", {"say": "hello"}, ["told"]), heard.link())
+        run_in(hosts, task("talkative", {"say": "hello"}, ["told"]), heard.link())
     failure = describe_failure(failed.value)
     assert (failure.code, failure.retryable) == ("lease_lost", False)
 
@@ -276,7 +282,7 @@ json.dump({{"outputs": {{name: {{"rows": 1 + config.get("lie", 0)}}}}}}, sys.std
 @pytest.fixture(scope="module")
 def blocks(hosts: HostRunner) -> Any:
     produced = ingest(30, 39, outputs=["blocks"])
-    hosts.run(produced, Listener().link())
+    run_in(hosts, produced, Listener().link())
     return as_input(produced, name="blocks")
 
 
@@ -289,7 +295,7 @@ def test_a_native_program_reads_files_and_writes_a_file(
     hosts: HostRunner, blocks: Any, objects: Path
 ) -> None:
     heard, payload = Listener(), count_blocks(blocks)
-    result = hosts.run(payload, heard.link(key=SECRET))
+    result = run_in(hosts, payload, heard.link(key=SECRET))
     assert [output.row_count for output in result.outputs] == [1]
     assert rows(objects, payload, "counted") == [{"rows": 10, "key": SECRET[::-1]}]
     assert heard.output == b"reads blocks\n"
@@ -306,7 +312,7 @@ def test_a_native_program_that_fails_or_lies_fails_the_task(
     hosts: HostRunner, blocks: Any, settings: dict[str, Any], message: str, retryable: bool
 ) -> None:
     with pytest.raises(FailedInHost) as failed:
-        hosts.run(count_blocks(blocks, **settings), Listener().link(key=SECRET))
+        run_in(hosts, count_blocks(blocks, **settings), Listener().link(key=SECRET))
     failure = describe_failure(failed.value)
     assert (failure.code, failure.message) == ("program_failed", message)
     assert failure.retryable is retryable
@@ -315,7 +321,7 @@ def test_a_native_program_that_fails_or_lies_fails_the_task(
 def test_a_missing_native_program_is_named(hosts: HostRunner, blocks: Any) -> None:
     payload = task("native", {"program": "absent"}, ["counted"], inputs=[blocks])
     with pytest.raises(FailedInHost, match=r"config\.program: .*absent is not an executable file"):
-        hosts.run(payload, Listener().link())
+        run_in(hosts, payload, Listener().link())
 
 
 # --- hosts and JVMs that end. These tests are last, so that those above share one JVM. -----------
@@ -328,7 +334,7 @@ def test_a_killed_jvm_is_replaced_in_the_same_host(hosts: HostRunner) -> None:
     query = select("SELECT 1 AS n")
     for _ in range(3):  # the first attempts may find out that Spark is lost
         try:
-            hosts.run(query, Listener().link())
+            run_in(hosts, query, Listener().link())
             break
         except FailedInHost as error:
             assert error.failure.retryable, error.failure
@@ -340,7 +346,7 @@ def run_stubborn(
 ) -> tuple[UUID, Any]:
     config = {"file": str(file), "obeys": obeys}
     payload = task("stubborn", config, ["never"]).model_copy(update=changes)
-    running = pool.submit(hosts.run, payload, Listener().link())
+    running = pool.submit(run_in, hosts, payload, Listener().link())
     eventually(lambda: file.exists() and file.stat().st_size > 0, "the operator writes")
     return payload.task_id, running
 
@@ -359,7 +365,7 @@ def test_a_task_that_ignores_its_cancellation_ends_with_its_host(
     assert has_ended(host)
     assert file.stat().st_size == size
     with pytest.raises(FailedInHost):  # in another host
-        hosts.run(task("talkative", {"say": "hello"}, ["told"]), Listener().link())
+        run_in(hosts, task("talkative", {"say": "hello"}, ["told"]), Listener().link())
     assert find_host().pid != host.pid
 
 
@@ -396,7 +402,7 @@ def test_a_task_that_is_canceled_before_its_host_has_started_does_not_run(
     heard = Listener()
     with pytest.raises(TaskCanceled):
         link = replace(heard.link(), is_interrupted=lambda: True)
-        hosts.run(task("talkative", {"say": "hello"}, ["told"]), link)
+        run_in(hosts, task("talkative", {"say": "hello"}, ["told"]), link)
     assert heard.output == b""
 
 
@@ -417,11 +423,11 @@ BRIEF: dict[str, Any] = {"org_id": UUID(int=5), "runtime": "brief"}
 
 def test_a_host_ends_with_spark_after_the_idle_timeout_of_its_runtime(hosts: HostRunner) -> None:
     with pytest.raises(FailedInHost):
-        hosts.run(task("talkative", {"say": "hello"}, ["told"]), Listener().link())
+        run_in(hosts, task("talkative", {"say": "hello"}, ["told"]), Listener().link())
     kept = find_host()
     with hosts._use(BRIEF["org_id"], 0.0) as host:  # to see its processes before they end
         query = select("SELECT 1 AS n").model_copy(update=BRIEF)
-        assert hosts.run(query, Listener().link()).outputs[0].row_count == 1
+        assert run_in(hosts, query, Listener().link()).outputs[0].row_count == 1
         brief = psutil.Process(host.pid)
         jvm = find_jvm(brief)
     eventually(lambda: has_ended(brief) and has_ended(jvm), "it ends with Spark")
@@ -433,7 +439,7 @@ def test_a_host_that_is_used_is_not_idle(hosts: HostRunner, tmp_path: Path) -> N
         task_id, running = run_stubborn(hosts, pool, tmp_path / "written", **BRIEF)
         talk = task("talkative", {"say": "hello"}, ["told"]).model_copy(update=BRIEF)
         with pytest.raises(FailedInHost):
-            hosts.run(talk, Listener().link())
+            run_in(hosts, talk, Listener().link())
         with hosts._changed:
             assert hosts._take_expired() == []
         hosts.cancel(task_id, 1, 0.1)
@@ -459,7 +465,7 @@ def test_a_host_whose_worker_is_killed_writes_nothing_more(
 
 def test_metrics_of_a_host_are_served_by_its_worker(hosts: HostRunner) -> None:
     with pytest.raises(FailedInHost):
-        hosts.run(task("talkative", {"say": "hello"}, ["told"]), Listener().link())
+        run_in(hosts, task("talkative", {"say": "hello"}, ["told"]), Listener().link())
     samples = [sample for metric in hosts.collect() for sample in metric.samples]
     assert all(sample.name.startswith("trace_") for sample in samples)
     [talks] = [sample.value for sample in samples if sample.name == "trace_test_talks_total"]
@@ -469,7 +475,7 @@ def test_metrics_of_a_host_are_served_by_its_worker(hosts: HostRunner) -> None:
 def test_a_late_answer_is_not_taken_for_the_next_metrics(hosts: HostRunner) -> None:
     def talk() -> None:
         with pytest.raises(FailedInHost):
-            hosts.run(task("talkative", {"say": "hello"}, ["told"]), Listener().link())
+            run_in(hosts, task("talkative", {"say": "hello"}, ["told"]), Listener().link())
 
     def read(host: HostProcess) -> float:
         [line] = re.findall(r"^trace_test_talks_total (.*)$", host.read_metrics(), re.MULTILINE)

@@ -1,7 +1,7 @@
 """Completions that end at the same time share a call, and each gets its own answer."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 from uuid import uuid4
 
@@ -10,7 +10,7 @@ import pytest
 from support.waiting import eventually
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.http.clients.dispatcher_client import Refused, Unreachable, render_completions
-from trace_etl.worker.completions import Completions
+from trace_etl.worker.completions import CompletionReport, Completions
 
 STOP = threading.Event()
 
@@ -57,17 +57,21 @@ def completion(outputs: int = 0) -> bodies.Complete:
     )
 
 
+def add(completions: Completions, body: bodies.Complete) -> Future[Any]:
+    answer = Future[Any]()
+    completions.add(CompletionReport(body, "token", STOP, answer.set_result))
+    return answer
+
+
 def send_all(dispatcher: Dispatcher, sent: list[bodies.Complete]) -> list[Any]:
-    """Send the first one, the others while it is under way, and return what each caller got."""
+    """Send the first one, the others while it is under way, and return the answer to each."""
     completions = Completions(dispatcher)
-    with ThreadPoolExecutor(len(sent)) as pool:
-        calls = [pool.submit(completions.complete, sent[0], "token", STOP)]
-        eventually(lambda: len(dispatcher.calls) == 1, "the first call is under way")
-        for body in sent[1:]:
-            calls.append(pool.submit(completions.complete, body, "token", STOP))
-        eventually(lambda: len(completions._waiting) == len(sent) - 1, "the others wait")
-        dispatcher.allowed.release(len(sent))
-        return [call.exception() for call in calls]
+    answers = [add(completions, sent[0])]
+    eventually(lambda: len(dispatcher.calls) == 1, "the first call is under way")
+    answers += [add(completions, body) for body in sent[1:]]
+    dispatcher.allowed.release(len(sent))
+    completions.close()
+    return [answer.result(120) for answer in answers]
 
 
 def test_completions_that_wait_share_the_next_call() -> None:
@@ -77,37 +81,37 @@ def test_completions_that_wait_share_the_next_call() -> None:
     assert {task for call in dispatcher.calls for task in call} == {body.task_id for body in sent}
 
 
-def test_a_refusal_reaches_only_its_own_caller() -> None:
+def test_a_refusal_answers_only_its_own_completion() -> None:
     dispatcher, sent = Dispatcher(), [completion() for _ in range(4)]
     dispatcher.refused = {sent[2].task_id}
     got = send_all(dispatcher, sent)
     assert [getattr(error, "refusal", None) for error in got] == [None, None, "lease_lost", None]
 
 
-def test_an_outage_reaches_every_caller_and_the_next_one_is_sent() -> None:
+def test_an_outage_answers_every_completion_and_the_next_one_is_sent() -> None:
     dispatcher, sent = Dispatcher(), [completion() for _ in range(3)]
     dispatcher.is_away = True
     assert all(isinstance(error, Unreachable) for error in send_all(dispatcher, sent))
     dispatcher.is_away = False
     dispatcher.allowed.release()
-    Completions(dispatcher).complete(completion(), "token", STOP)
+    assert add(Completions(dispatcher), completion()).result(120) is None
 
 
 def test_a_large_completion_is_sent_alone() -> None:
     dispatcher = Dispatcher()
     sent = [completion(), completion(outputs=21), completion(), completion()]
     assert send_all(dispatcher, sent) == [None] * 4
-    assert sorted(len(call) for call in dispatcher.calls) in ([1, 1, 2], [1, 1, 1, 1])
+    assert sorted(len(call) for call in dispatcher.calls) == [1, 1, 2]
     assert [sent[1].task_id] in dispatcher.calls
 
 
 @pytest.mark.parametrize("count", [1, 120])
-def test_many_threads_are_all_answered(count: int) -> None:
+def test_many_completions_are_all_answered(count: int) -> None:
     dispatcher = Dispatcher()
     dispatcher.allowed.release(count)
     completions = Completions(dispatcher)
-    with ThreadPoolExecutor(count) as pool:
-        list(pool.map(lambda _: completions.complete(completion(), "token", STOP), range(count)))
+    answers = [add(completions, completion()) for _ in range(count)]
+    assert [answer.result(120) for answer in answers] == [None] * count
     assert sum(map(len, dispatcher.calls)) == count
     assert max(map(len, dispatcher.calls)) <= 50
 

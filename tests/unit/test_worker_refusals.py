@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -19,9 +21,10 @@ from trace_etl.objects.file_store import FileStore
 from trace_etl.policy.bundles import build_bundle
 from trace_etl.sandbox.errors import SandboxUnavailable
 from trace_etl.sandbox.process import Program, SandboxedProcess
-from trace_etl.worker.attempt import Attempt
+from trace_etl.worker.attempt import Attempt, AttemptServices
 from trace_etl.worker.functions.function_results import Bundles
 from trace_etl.worker.functions.function_runner import FunctionRunner
+from trace_etl.worker.functions.threaded_runner import ThreadedRunner, WaitingRunner
 
 RANGE = Scope(partition_key="0-9", start=0, end=9)
 CURSOR = Scope(cursor=105, after=71)
@@ -88,10 +91,21 @@ def test_the_isolation_is_reported_once_the_sandbox_has_started(starts: bool) ->
     dispatcher = RecordingDispatcher()
     client, runner = cast("Any", dispatcher), SandboxRunner(dispatcher, starts=starts)
     claimed = make_claimed(task("udf", {}, ["out"]))
-    Attempt(claimed, client, runner, threading.Event(), lambda: None, client).run()
+    run_attempt(claimed, client, runner)
     level = "namespaces" if starts else None
     assert [body.isolation for body in dispatcher.heartbeats] == [level] * starts
     assert [body.isolation for body in dispatcher.completed] == [level]
+
+
+def run_attempt(claimed: bodies.Claimed, client: Any, runner: WaitingRunner) -> bool:
+    """Run an attempt until its end. Returns whether the Dispatcher has decided on it."""
+    ended = SimpleQueue[bool]()
+    with (
+        closing(ThreadedRunner(runner, 1)) as threaded,
+        closing(AttemptServices.open(client, threaded)) as services,
+    ):
+        Attempt(claimed, services, threading.Event(), lambda: None, ended.put).start()
+        return ended.get(timeout=300)
 
 
 def make_claimed(payload: bodies.TaskPayload) -> bodies.Claimed:
@@ -109,7 +123,7 @@ def reported_completions(code: str, **fields: Any) -> list[bodies.Complete]:
     claimed = make_claimed(payload)
     dispatcher = RefusingDispatcher(code)
     client = cast("Any", dispatcher)
-    Attempt(claimed, client, InstantRunner(), threading.Event(), lambda: None, client).run()
+    run_attempt(claimed, client, InstantRunner())
     return dispatcher.heard
 
 
@@ -178,8 +192,7 @@ def test_a_lost_lease_ends_the_function_that_runs(tmp_path: Path) -> None:
         invocation = make_invocation(bundle.sha256, **changes)
         dispatcher = LosingDispatcher(services)
         client = cast("Any", dispatcher)
-        claimed, never = invocation.claimed(), threading.Event()
-        assert Attempt(claimed, client, runner, never, lambda: None, client).run()
+        assert run_attempt(invocation.claimed(), client, runner)
         assert dispatcher.reports == []  # the next attempt reports
         [process] = started
         assert process.wait().reason == "killed"

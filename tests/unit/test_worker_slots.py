@@ -15,6 +15,7 @@ from support.waiting import eventually
 from trace_etl.api.task import lifecycle as bodies
 from trace_etl.queues.queue import Message
 from trace_etl.spark.dispatcher_link import DispatcherLink
+from trace_etl.worker.functions.threaded_runner import ThreadedRunner
 from trace_etl.worker.settings import ServedRuntimes
 from trace_etl.worker.slots import Slots
 
@@ -49,8 +50,8 @@ class WakeUps:
         assert not delay and not counted
         self._messages.append(message)
 
-    def delete(self, message: Message) -> None:
-        self.deleted.append(message.body["task_id"])
+    def delete(self, *messages: Message) -> None:
+        self.deleted += [message.body["task_id"] for message in messages]
 
 
 class AcceptingDispatcher:
@@ -130,11 +131,12 @@ def started_operators(
     """Yield the operators that a worker starts, in order; of a worker with one slot by default."""
     payloads = [task(name, {"engine": engine}, ["hot_logs"]) for name in operators]
     runner, stop = Running(), threading.Event()
+    threaded = ThreadedRunner(runner, 8)
     queue = WakeUps([payload.task_id for payload in payloads], queues)
     slots = Slots(
         cast("Any", queue),
         cast("Any", AcceptingDispatcher(payloads)),
-        runner,
+        threaded,
         served,
         worker_id="w",
         stop=stop,
@@ -149,6 +151,7 @@ def started_operators(
         stop.set()
         thread.join(120)
         assert not thread.is_alive()
+        threaded.close()
 
 
 @pytest.mark.parametrize("engine", ["loop", "streaming"])
@@ -180,10 +183,11 @@ def stopping(drain_seconds: float) -> Iterator[tuple[AcceptingDispatcher, Runnin
         task("sql", {}, ["rows"]).model_copy(update={"heartbeat_seconds": 0.05}) for _ in range(2)
     ]
     dispatcher, runner, stop = AcceptingDispatcher(payloads), Running(), threading.Event()
+    threaded = ThreadedRunner(runner, 8)
     slots = Slots(
         cast("Any", WakeUps([payload.task_id for payload in payloads])),
         cast("Any", dispatcher),
-        runner,
+        threaded,
         ONE_SLOT,
         worker_id="w",
         stop=stop,
@@ -200,6 +204,7 @@ def stopping(drain_seconds: float) -> Iterator[tuple[AcceptingDispatcher, Runnin
             runner.over.set()
         thread.join(300)
         assert not thread.is_alive()
+        threaded.close()
 
 
 def test_a_worker_that_stops_lets_its_task_end_and_claims_no_other() -> None:
@@ -221,9 +226,11 @@ def test_a_wake_up_that_arrives_with_the_stop_of_the_worker_is_left_to_another_o
     payload = task("sql", {}, ["rows"])
     wakes, dispatcher = Stopping([payload.task_id]), AcceptingDispatcher([payload])
     stop = threading.Event()
+    runner = ThreadedRunner(Running(), 1)
     Slots(
-        cast("Any", wakes), cast("Any", dispatcher), Running(), ONE_SLOT, worker_id="w", stop=stop
+        cast("Any", wakes), cast("Any", dispatcher), runner, ONE_SLOT, worker_id="w", stop=stop
     ).run()
+    runner.close()
     assert (dispatcher.claims, wakes.deleted) == ([], [])
     assert len(wakes.receive(limit=1, stop=stop, queues=["ecs_python"])) == 1
 
@@ -243,8 +250,14 @@ def test_a_worker_claims_as_many_tasks_in_one_call_as_it_has_slots() -> None:
     wakes = WakeUps([ids[0], canceled, *ids[1:]])
     dispatcher, runner, stop = AcceptingDispatcher(payloads), Running(), threading.Event()
     served = ServedRuntimes({}, {"ecs_python": 3}, 3)
+    threaded = ThreadedRunner(runner, 3)
     slots = Slots(
-        cast("Any", wakes), cast("Any", dispatcher), runner, served, worker_id="w", stop=stop
+        cast("Any", wakes),
+        cast("Any", dispatcher),
+        threaded,
+        served,
+        worker_id="w",
+        stop=stop,
     )
     thread = threading.Thread(target=slots.run)
     thread.start()
@@ -261,5 +274,6 @@ def test_a_worker_claims_as_many_tasks_in_one_call_as_it_has_slots() -> None:
         stop.set()
         runner.over.set()
         thread.join(300)
+        threaded.close()
     assert {result.status for result in dispatcher.results} == {"Completed"}
     assert sorted(wakes.deleted) == sorted(map(str, [*ids, canceled]))

@@ -30,6 +30,8 @@ DatasetName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,127}$
 
 
 MAY_HAVE_NUL = {"may_have_nul": True}
+ALREADY_CHECKED = {"already_checked": True}
+"""The context of a validation whose values another model, or another process, has checked."""
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _INTEGERS = range(-(2**63), 2**64)
 _MAX_NESTING = 64
@@ -49,10 +51,12 @@ class Request(BaseModel):
 
     @model_validator(mode="after")
     def _refuse_unstorable(self, info: ValidationInfo) -> Self:
+        if info.context is ALREADY_CHECKED:
+            return self
         if info.mode == "json" and info.context is not MAY_HAVE_NUL:
             return self  # `parse_json` has already searched the whole text, which is much cheaper
         for name, value in self.__dict__.items():
-            if problem := find_json_problem(value):
+            if value and (problem := find_json_problem(value)):
                 raise ValueError(f"`{name}` {problem}")
         return self
 

@@ -23,6 +23,11 @@ class AttemptLog:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sending: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def has_output(self) -> bool:
+        """Whether output waits to be sent, or is being sent."""
+        return bool(self._pending)
+
     def write(self, content: bytes) -> None:
         """Add output. What exceeds the limit is dropped."""
         with self._lock:

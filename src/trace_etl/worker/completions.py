@@ -1,13 +1,18 @@
 """Report the ends of attempts: those that end while a call is under way share the next call."""
 
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-from trace_etl.api.task import lifecycle as bodies
-from trace_etl.http.clients.dispatcher_client import Refused
-from trace_etl.model.errors import TraceError
+import structlog
 
+from trace_etl.api.task import lifecycle as bodies
+from trace_etl.http.clients.dispatcher_client import Refused, Unreachable
+from trace_etl.model.errors import TraceError
+from trace_etl.worker.batch_thread import BatchThread
+
+_log = structlog.stdlib.get_logger()
 _MAX_TASKS = 50
 _MAX_OUTPUTS = 20
 """A completion with more outputs is sent alone: its body may be large."""
@@ -23,75 +28,53 @@ class CompletionClient(Protocol):
     ) -> list[Refused | None]: ...
 
 
-@dataclass(eq=False)
-class _Waiting:
+@dataclass(frozen=True, eq=False)
+class CompletionReport:
+    """The end of an attempt, to be reported with retries until `stop` is set."""
+
     body: bodies.Complete
     token: str
     stop: threading.Event
-    woken: threading.Event = field(default_factory=threading.Event)
-    is_done: bool = False
-    error: TraceError | None = None
+    answered: Callable[[TraceError | None], None]
+    """Gets None, or why the Dispatcher did not accept it: Refused, Unreachable."""
 
 
 class Completions:
-    """Sends completions. The first caller sends its own; then one of those that came meanwhile sends all."""
+    """Sends completions in one thread, and passes on their answers in it."""
 
     def __init__(self, client: CompletionClient) -> None:
         self._client = client
-        self._lock = threading.Lock()
-        self._waiting: list[_Waiting] = []
-        self._is_sending = False
+        self._waiting = BatchThread("completions", self._send, _MAX_TASKS)
 
-    def complete(self, body: bodies.Complete, token: str, stop: threading.Event) -> None:
-        """Report the end of an attempt, with retries. Raises Refused, Unreachable."""
-        mine = _Waiting(body, token, stop)
-        with self._lock:
-            self._waiting.append(mine)
-            waits, self._is_sending = self._is_sending, True
-        if waits:
-            mine.woken.wait()
-        if not mine.is_done:
-            self._send_batch(mine)
-        if mine.error is not None:
-            raise mine.error
+    def add(self, completion: CompletionReport) -> None:
+        """Report the end of an attempt soon."""
+        self._waiting.put(completion)
 
-    def _send_batch(self, mine: _Waiting) -> None:
-        with self._lock:
-            batch = self._take(mine)
+    def close(self) -> None:
+        """Report what waits, and stop."""
+        self._waiting.close()
+
+    def _send(self, waiting: list[CompletionReport]) -> None:
+        small = [item for item in waiting if _is_small(item)]
+        large = [[item] for item in waiting if not _is_small(item)]
+        for batch in filter(None, [small, *large]):
+            for item, error in zip(batch, self._call(batch), strict=True):
+                item.answered(error)
+
+    def _call(self, batch: list[CompletionReport]) -> list[TraceError | None]:
+        first = batch[0]
         try:
-            self._send(batch)
+            if len(batch) > 1:
+                completions = [(item.body, item.token) for item in batch]
+                return list(self._client.complete_many(completions, first.stop))
+            self._client.complete(first.body, first.token, first.stop)
         except TraceError as error:
-            for item in batch:
-                item.error = error
-        finally:
-            self._finish(batch)
-
-    def _take(self, mine: _Waiting) -> list[_Waiting]:
-        """Remove and return completions that fit into one call: this one, and those after it."""
-        small = [item for item in self._waiting if _is_small(item) and item is not mine]
-        batch = [mine, *(small[: _MAX_TASKS - 1] if _is_small(mine) else [])]
-        self._waiting = [item for item in self._waiting if item not in batch]
-        return batch
-
-    def _send(self, batch: list[_Waiting]) -> None:
-        if len(batch) == 1:
-            self._client.complete(batch[0].body, batch[0].token, batch[0].stop)
-            return
-        completions = [(item.body, item.token) for item in batch]
-        answers = self._client.complete_many(completions, batch[0].stop)
-        for item, refusal in zip(batch, answers, strict=True):
-            item.error = refusal
-
-    def _finish(self, batch: list[_Waiting]) -> None:
-        """Wake the callers of a batch, and one of the others to send the next batch."""
-        for item in batch:
-            item.is_done = True
-            item.woken.set()
-        with self._lock:
-            self._is_sending = bool(self._waiting)
-            if self._waiting:
-                self._waiting[0].woken.set()
+            return [error] * len(batch)
+        except Exception as error:  # every attempt gets an answer, so that its slot becomes free
+            _log.exception("completions_not_sent", count=len(batch))
+            return [Unreachable(repr(error))] * len(batch)
+        return [None]
 
 
-def _is_small(item: _Waiting) -> bool:
+def _is_small(item: CompletionReport) -> bool:
     return len(item.body.outputs) <= _MAX_OUTPUTS and not item.body.mapped_partitions

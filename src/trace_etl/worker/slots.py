@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -25,8 +25,8 @@ from trace_etl.http.clients.dispatcher_client import (
 from trace_etl.policy.retry import Backoff
 from trace_etl.queues.queue import Message, Queue, QueueConsumer, QueueUnavailable, endless_queue
 from trace_etl.secret_store import SecretStore
-from trace_etl.worker.attempt import Attempt, Runner
-from trace_etl.worker.completions import Completions
+from trace_etl.worker.attempt import Attempt, AttemptServices, Runner
+from trace_etl.worker.batch_thread import BatchThread
 from trace_etl.worker.settings import ConnectionSettings, ServedRuntimes
 
 BACKOFF = Backoff.of_seconds(0.2, 15, jitter=0.3)
@@ -38,6 +38,7 @@ _WAIT = timedelta(seconds=20)
 _CHECK_SLOTS = timedelta(seconds=1)
 _MAX_ENDLESS = 64
 _MAX_CLAIMS = 50  # in one call
+_MAX_DELETES = 200  # in one statement
 
 
 def work(
@@ -117,22 +118,29 @@ class Slots:
     ) -> None:
         self._consumer = consumer
         self._client = client
-        self._runner = runner
         self._worker_id = worker_id
         self._stop = stop
         self._served = served
-        self._secrets = secrets
         self._drain_seconds = drain_seconds
         self._interrupt = threading.Event()
-        self._completions = Completions(client)
         self._used: Counter[str] = Counter()
-        """Attempts that run, by queue."""
+        """Slots in use, by queue."""
+        self._endless = 0
+        """Attempts that run without a slot, because they never end."""
         self._changed = threading.Condition()
-        self._threads = ThreadPoolExecutor(served.slots, thread_name_prefix="slot")
-        self._endless = ThreadPoolExecutor(_MAX_ENDLESS, thread_name_prefix="endless")
+        self._services = AttemptServices.open(client, runner, secrets)
+        self._deletes = BatchThread("wake-ups", self._delete, _MAX_DELETES)
 
     def run(self) -> None:
         """Claim and run tasks until `stop` is set; then let running attempts end, or interrupt them."""
+        try:
+            self._claim_until_stopped()
+            self._drain()
+        finally:
+            self._services.close()
+            self._deletes.close()
+
+    def _claim_until_stopped(self) -> None:
         failures = 0
         while not self._stop.is_set():
             try:
@@ -142,11 +150,12 @@ class Slots:
                 failures += 1
                 _log.warning("worker_waits", failures=failures, error=repr(error))
                 self._stop.wait(_FAILURE_BACKOFF.seconds(failures))
+
+    def _drain(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._used.total(), timeout=self._drain_seconds)
-        self._interrupt.set()
-        self._threads.shutdown(wait=True)
-        self._endless.shutdown(wait=True)
+            self._interrupt.set()
+            self._changed.wait_for(lambda: not self._used.total() and not self._endless)
 
     def _process_next(self) -> None:
         queues = self._wait_for_slot()
@@ -182,7 +191,13 @@ class Slots:
 
     def _claim(self, messages: list[Message]) -> None:
         """Claim the tasks that wake-ups name, and start those whose claim succeeds."""
-        wakes = {task_id: m for m in messages if (task_id := self._read_wake_up(m)) is not None}
+        wakes: dict[UUID, Message] = {}
+        for message in messages:
+            task_id = _read_wake_up(message)
+            if task_id is None:
+                self._deletes.put(message)
+            else:
+                wakes[task_id] = message
         if not wakes:
             return
         try:
@@ -197,20 +212,12 @@ class Slots:
                 self._start(claimed[task_id], message)
             else:
                 _log.debug("not_claimed", task_id=str(task_id))
-                self._consumer.delete(message)
+                self._deletes.put(message)
 
     def _give_back(self, messages: list[Message]) -> None:
         """Make wake-ups visible to other workers: this one claims nothing more."""
         for message in messages:
             self._consumer.delay(message, timedelta(0), counted=False)
-
-    def _read_wake_up(self, message: Message) -> UUID | None:
-        try:
-            return WakeUp.model_validate(message.body).task_id
-        except ValidationError as error:
-            _log.error("not_a_wake_up", queue=message.queue, error=str(error))
-            self._consumer.delete(message)
-            return None
 
     def _call_claim(self, task_ids: list[UUID]) -> dict[UUID, lifecycle.Claimed]:
         if len(task_ids) > 1:
@@ -225,34 +232,32 @@ class Slots:
             keep_hidden()
         operator = OPERATORS.get(claimed.task.operator)
         is_endless = operator is not None and operator.never_ends
-        stopping = self._stop if is_endless else self._interrupt
-        attempt = Attempt(
-            claimed,
-            self._client,
-            self._runner,
-            stopping,
-            keep_hidden,
-            self._completions,
-            self._secrets,
-        )
-        if is_endless:
-            # A task that never ends takes no slot: it mostly waits for the next block.
-            future = self._endless.submit(self._run, attempt, message)
-            future.add_done_callback(_log_crash)
-            return
-        with self._changed:
-            self._used[message.queue] += 1
-        future = self._threads.submit(self._run, attempt, message)
-        future.add_done_callback(partial(self._free_slot, message.queue))
 
-    def _run(self, attempt: Attempt, message: Message) -> None:
-        if not attempt.run():
-            return
+        def end(is_decided: bool) -> None:
+            if is_decided:
+                self._deletes.put(message)
+            self._count(message.queue, -1, is_endless=is_endless)
+
+        # A task that never ends takes no slot: it mostly waits for the next block.
+        self._count(message.queue, 1, is_endless=is_endless)
+        stopping = self._stop if is_endless else self._interrupt
+        Attempt(claimed, self._services, stopping, keep_hidden, end).start()
+
+    def _count(self, queue: str, change: int, *, is_endless: bool) -> None:
+        with self._changed:
+            if is_endless:
+                self._endless += change
+            else:
+                self._used[queue] += change
+            if change < 0:
+                self._changed.notify_all()
+
+    def _delete(self, messages: list[Message]) -> None:
         try:
-            self._consumer.delete(message)
+            self._consumer.delete(*messages)
         except QueueUnavailable as error:
-            # The next worker to receive it finds the task ended, and deletes it.
-            _log.warning("wake_up_not_deleted", error=str(error))
+            # The next worker to receive them finds the tasks ended, and deletes them.
+            _log.warning("wake_ups_not_deleted", count=len(messages), error=str(error))
 
     def _keep_hidden(self, message: Message, visibility: timedelta) -> None:
         try:
@@ -261,13 +266,10 @@ class Slots:
             # If it becomes visible, another worker's claim is refused: the task still runs here.
             _log.warning("wake_up_not_extended", error=str(error))
 
-    def _free_slot(self, queue: str, future: Future[None]) -> None:
-        with self._changed:
-            self._used[queue] -= 1
-            self._changed.notify_all()
-        _log_crash(future)
 
-
-def _log_crash(future: Future[None]) -> None:
-    if error := future.exception():
-        _log.error("attempt_crashed", error=repr(error))
+def _read_wake_up(message: Message) -> UUID | None:
+    try:
+        return WakeUp.model_validate(message.body).task_id
+    except ValidationError as error:
+        _log.error("not_a_wake_up", queue=message.queue, error=str(error))
+        return None

@@ -9,7 +9,6 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -28,8 +27,9 @@ from trace_etl.sandbox.broker.strict_http import (
     StrictServer,
     listen_at,
 )
-from trace_etl.worker.attempt import Attempt
+from trace_etl.worker.attempt import Attempt, AttemptServices
 from trace_etl.worker.functions.lambda_runner import LambdaRunner
+from trace_etl.worker.functions.threaded_runner import ThreadedRunner
 
 _log = structlog.stdlib.get_logger()
 _INVOKE = re.compile(r"/2015-03-31/functions/([a-z0-9_]+)/invocations")
@@ -38,7 +38,7 @@ _CONNECTIONS = 16
 
 @dataclass
 class InvocationServer:
-    """Accepts invocations until it is closed. Each runs in a thread, with heartbeats and a report."""
+    """Accepts invocations until it is closed. Each has heartbeats and a report."""
 
     path: Path
     worker_id: str
@@ -56,7 +56,8 @@ class InvocationServer:
 
     def __post_init__(self) -> None:
         self._slots = sum(runtime.slots for runtime in self.runtimes.values())
-        self._threads = ThreadPoolExecutor(max(1, self._slots), thread_name_prefix="invocation")
+        self._threaded = ThreadedRunner(self.runner, max(1, self._slots))
+        self._services = AttemptServices.open(self.client, self._threaded)
         self.path.unlink(missing_ok=True)
         listener = listen_at(self.path)
         self.path.chmod(0o600)
@@ -69,7 +70,10 @@ class InvocationServer:
         self.stop.set()
         self._drainer.join()
         self._server.close()
-        self._threads.shutdown(wait=True)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+        self._services.close()
+        self._threaded.close()
         self.runner.environments.close()
 
     def _drain(self) -> None:
@@ -104,7 +108,7 @@ class InvocationServer:
         return StrictAnswer(202)
 
     def _start(self, invocation: Invocation) -> None:
-        """Run the invocation in a thread. One that runs already is not started again."""
+        """Run the invocation. One that runs already is not started again."""
         attempt = (invocation.task_id, invocation.attempt)
         with self._changed:
             if self._interrupt.is_set():
@@ -114,17 +118,18 @@ class InvocationServer:
             if len(self._running) >= self._slots:
                 raise RequestRefused(429, "too_many_requests", "all slots are in use")
             self._running.add(attempt)
-        claimed, client = invocation.claimed(), self.client
-        work = Attempt(claimed, client, self.runner, self._interrupt, _keep_nothing, client)
-        future = self._threads.submit(work.run)
-        future.add_done_callback(lambda done: self._end(attempt, done))
+        Attempt(
+            invocation.claimed(),
+            self._services,
+            self._interrupt,
+            _keep_nothing,
+            lambda is_decided: self._end(attempt),
+        ).start()
 
-    def _end(self, attempt: tuple[UUID, int], future: Future[bool]) -> None:
+    def _end(self, attempt: tuple[UUID, int]) -> None:
         with self._changed:
             self._running.discard(attempt)
             self._changed.notify_all()
-        if error := future.exception():
-            _log.error("attempt_crashed", task_id=str(attempt[0]), error=repr(error))
 
 
 def _parse(body: bytes) -> Invocation:

@@ -4,7 +4,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import httpx
 import structlog
@@ -21,6 +21,7 @@ from trace_etl.worker.functions.function_results import Bundles
 from trace_etl.worker.functions.function_runner import FunctionRunner
 from trace_etl.worker.functions.invoker import InvocationServer
 from trace_etl.worker.functions.lambda_runner import LambdaRunner
+from trace_etl.worker.functions.threaded_runner import ThreadedRunner
 from trace_etl.worker.settings import FunctionSettings
 from trace_etl.worker.slots import BACKOFF, work
 
@@ -44,7 +45,8 @@ def serve_functions(cfg: FunctionSettings, spawner_fd: int) -> None:
         with _accept_invocations(cfg, upstream, spawner, stop):
             write_ready_file(cfg.ready_file)
             _log.info("worker_ready", runtimes=list(served.entries), slots=served.slots)
-            work(cfg, open_queue(cfg.queue_dsn), runner, stop)
+            with closing(ThreadedRunner(runner, served.slots)) as threaded:
+                work(cfg, open_queue(cfg.queue_dsn), threaded, stop)
     spawner.close()
 
 

@@ -2,35 +2,44 @@
 
 import socket
 import struct
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import orjson
 
+from trace_etl.worker.batch_thread import BatchThread
+
 _LENGTH = struct.Struct(">I")
+_BUFFER_BYTES = 256 * 1024
+_MAX_MESSAGES = 256  # in one write
 MAX_BYTES = 256 * 1024 * 1024
 
 
 class Frames:
-    """One end of the connection. Any thread may send; one thread receives."""
+    """One end of the connection. Any thread may send; one thread receives.
+
+    Messages that wait while others are written are written together.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._file = connection.makefile("rb")
-        self._sending = threading.Lock()
+        self._file = connection.makefile("rb", _BUFFER_BYTES)
+        self._is_closed = False
+        self._outgoing = BatchThread("frames", self._write, _MAX_MESSAGES)
 
     def send(self, kind: str, **fields: object) -> None:
-        """Send a message. Raises OSError if the other end has gone."""
+        """Send a message soon. Raises OSError if the other end is known to have gone."""
+        if self._is_closed:
+            raise BrokenPipeError("the other end has closed the connection")
         body = orjson.dumps({"kind": kind, **fields}, default=_convert_to_plain)
-        with self._sending:
-            self._socket.sendall(_LENGTH.pack(len(body)) + body)
+        self._outgoing.put(_LENGTH.pack(len(body)) + body)
 
     def receive(self) -> dict[str, Any] | None:
         """Return the next message. None: the other end has gone, and this one is closed."""
         body = self._read_body()
         if body is None:
+            self._is_closed = True
             self._file.close()
         return None if body is None else orjson.loads(body)
 
@@ -43,10 +52,18 @@ class Frames:
         return None
 
     def close(self) -> None:
-        """End the connection for both ends."""
+        """End the connection for both ends. What still waits may not be sent."""
+        self._is_closed = True
         with suppress(OSError):  # the other end closed the connection first
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._outgoing.close()
         self._socket.close()
+
+    def _write(self, messages: list[bytes]) -> None:
+        try:
+            self._socket.sendall(b"".join(messages))
+        except OSError:
+            self._is_closed = True  # `receive` notices the end, too
 
 
 def _convert_to_plain(value: object) -> object:

@@ -23,6 +23,7 @@ from prometheus_client import REGISTRY, generate_latest
 from pydantic import BaseModel
 
 from trace_etl import logs
+from trace_etl.api.body import ALREADY_CHECKED
 from trace_etl.api.task.events import ChainHead, Event
 from trace_etl.api.task.payload import TaskPayload
 from trace_etl.data import migrations
@@ -90,12 +91,14 @@ class HostedRun:
 
 
 class OperatorHost:
-    """Runs the tasks that the worker sends, each in a thread."""
+    """Runs the tasks that the worker sends, each in a thread. Threads are kept for later tasks."""
 
     def __init__(self, frames: Frames, runner: "SparkRunner") -> None:
         self._frames = frames
         self._runner = runner
         self._runs: dict[int, tuple[HostedRun, TaskPayload]] = {}
+        self._waiting: SimpleQueue[tuple[HostedRun, TaskPayload, DispatcherLink]] = SimpleQueue()
+        self._threads = 0
 
     def serve(self) -> bool:
         """Serve until the worker sends `stop`. False: the worker ended without sending it."""
@@ -127,10 +130,16 @@ class OperatorHost:
 
     def _start(self, message: Message) -> None:
         run = HostedRun(message["run"], self._frames, is_paused=message["paused"])
-        task = TaskPayload.model_validate(message["task"])
+        task = TaskPayload.model_validate(message["task"], context=ALREADY_CHECKED)
         self._runs[run.number] = (run, task)
-        arguments = (run, task, run.make_link(message["secrets"], message["credentials"]))
-        threading.Thread(target=self._run, args=arguments, name=f"run-{run.number}").start()
+        self._waiting.put((run, task, run.make_link(message["secrets"], message["credentials"])))
+        if len(self._runs) > self._threads:  # no task waits for a thread
+            self._threads += 1
+            threading.Thread(target=self._run_all, name=f"run-{self._threads}").start()
+
+    def _run_all(self) -> None:
+        while True:
+            self._run(*self._waiting.get())
 
     def _run(self, run: HostedRun, task: TaskPayload, link: DispatcherLink) -> None:
         try:

@@ -7,13 +7,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 import orjson
 import structlog
+from pydantic import ValidationError
 
 from trace_etl.api.task.events import ChainHead, Event
 from trace_etl.api.task.lifecycle import TaskResult
@@ -27,7 +30,7 @@ from trace_etl.worker.hosts.task_credentials import TaskCredentials
 from trace_etl.worker.masking import SecretMask
 
 _log = structlog.stdlib.get_logger()
-_CHECK_PAUSED_SECONDS = 0.5
+_CHECK_RUNS_SECONDS = 0.5
 _STOP_SECONDS = 6.0
 _METRICS_SECONDS = 2.0
 _ANSWERS = ("ready", "warmed", "metrics")
@@ -40,13 +43,33 @@ class HostLost(TraceError, code="host_lost", retryable=True):
     """The operator host ended while a task ran in it."""
 
 
-class HostProcess:
-    """A running host. Any number of threads may run tasks in it."""
+@dataclass(eq=False)
+class _Run:
+    """A task that runs in the host."""
 
-    def __init__(self, command: HostCommand, starter: HostStarter | None = None) -> None:
-        """Start the host, by the starter if there is one. Raises HostLost."""
+    number: int
+    task_id: UUID
+    attempt: int
+    link: DispatcherLink
+    is_paused: bool
+    """What the host knows."""
+    credentials: TaskCredentials | None = None
+    result: Future[TaskResult] = field(default_factory=Future[TaskResult])
+
+
+class HostProcess:
+    """A running host. Any number of tasks may run in it; none of them needs a thread here."""
+
+    def __init__(
+        self, command: HostCommand, threads: Executor, starter: HostStarter | None = None
+    ) -> None:
+        """Start the host, by the starter if there is one. Raises HostLost.
+
+        `threads` serve the calls of operators.
+        """
         ours, theirs = socket.socketpair()
         self._command = command
+        self._threads = threads
         try:
             with theirs:
                 start = starter.start if starter else start_host
@@ -58,15 +81,14 @@ class HostProcess:
         self._frames = Frames(ours)
         self._mask = SecretMask()
         self._numbers = itertools.count(1)
-        self._inboxes: dict[int, _Inbox] = {}
-        self._running: dict[int, tuple[UUID, int]] = {}
-        """The task and the attempt of each run."""
+        self._runs: dict[int, _Run] = {}
         self._lock = threading.Lock()
         self._scraping = threading.Lock()
         self._ended = threading.Event()
         self._answers = {kind: _Inbox() for kind in _ANSWERS}
         threading.Thread(target=self._read, name=f"host-{self.pid}", daemon=True).start()
         threading.Thread(target=self._copy_output, name="host-output", daemon=True).start()
+        threading.Thread(target=self._check_runs, name="host-checks", daemon=True).start()
         try:
             self._await("ready")
         except HostLost:
@@ -76,10 +98,6 @@ class HostProcess:
     @property
     def is_alive(self) -> bool:
         return not self._ended.is_set()
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._running
 
     def warm(self) -> None:
         """Start Spark now, not with the first task. Raises FailedInHost, HostLost."""
@@ -100,45 +118,39 @@ class HostProcess:
                 if answer["number"] == number:  # else it is the late answer to an earlier request
                     return answer["text"]
 
-    def run(self, task: TaskPayload, link: DispatcherLink) -> TaskResult:
-        """Run a task. Raises FailedInHost, HostLost, TaskCanceled."""
+    def start(self, task: TaskPayload, link: DispatcherLink) -> Future[TaskResult]:
+        """Start a task. Its result raises FailedInHost, HostLost, TaskCanceled.
+
+        Asks for credentials of S3 first, if each task has its own.
+        """
         for value in link.secrets.values():
             self._mask.hide(value)
-        with self._register(task) as (number, inbox), self._grant(number, link) as credentials:
+        run = _Run(next(self._numbers), task.task_id, task.attempt, link, link.is_paused())
+        with self._lock:
+            self._runs[run.number] = run
+        try:
+            run.credentials = self._grant(run)
             link.check()
-            paused = link.is_paused()
-            body: dict[str, object] = {
-                "task": orjson.Fragment(task.model_dump_json()),
-                "secrets": link.secrets,
-                "paused": paused,
-                "credentials": str(credentials.file) if credentials else None,
-            }
-            self._send("run", run=number, **body)
-            while True:
-                if credentials is not None:
-                    credentials.renew()
-                try:
-                    message = inbox.get(timeout=_CHECK_PAUSED_SECONDS)
-                except queue.Empty:
-                    if paused != link.is_paused():
-                        paused = not paused
-                        self._send("paused", run=number, value=paused)
-                    continue
-                if message is None:
-                    raise HostLost(self._explain_end())
-                if message["kind"] == "done":
-                    return _read_result(message)
-                self._serve(number, link, message)
+            self._send(
+                "run",
+                run=run.number,
+                task=orjson.Fragment(task.model_dump_json()),
+                secrets=link.secrets,
+                paused=run.is_paused,
+                credentials=str(run.credentials.file) if run.credentials else None,
+            )
+        except Exception as error:  # the result has it
+            self._end(run.number, error)
+        return run.result
 
     def cancel(self, task_id: UUID, attempt: int, within: float) -> None:
         """Cancel an attempt. If it does not end within these seconds, the whole host is killed."""
-        canceled = (task_id, attempt)
-        with self._lock:
-            numbers = [number for number, found in self._running.items() if found == canceled]
-        for number in numbers:
+        for run in self._list_runs():
+            if (run.task_id, run.attempt) != (task_id, attempt):
+                continue
             with suppress(HostLost):
-                self._send("cancel", run=number)
-            timer = threading.Timer(within, self._kill_if_running, [number])
+                self._send("cancel", run=run.number)
+            timer = threading.Timer(within, self._kill_if_running, [run.number])
             timer.daemon = True
             timer.start()
 
@@ -175,61 +187,88 @@ class HostProcess:
         return message
 
     def _read(self) -> None:
-        while (message := self._frames.receive()) is not None:
-            by_kind = self._answers.get(message["kind"])
-            inbox = self._inboxes.get(message["run"]) if by_kind is None else by_kind
-            if inbox is not None:
-                inbox.put(message)
+        try:
+            while (message := self._frames.receive()) is not None:
+                self._sort(message)
+        except (
+            Exception
+        ) as error:  # whatever the host has sent: without this thread its tasks never end
+            _log.error("host_not_understood", pid=self.pid, error=repr(error))
         self._ended.set()
-        with self._lock:
-            waiting = [*self._answers.values(), *self._inboxes.values()]
         # A dead host may leave its JVM: no process of it may write after its tasks have failed.
         self.kill()
-        for inbox in waiting:
+        for inbox in self._answers.values():
             inbox.put(None)
+        for run in self._list_runs():
+            self._end(run.number, HostLost(self._explain_end()))
 
-    def _serve(self, number: int, link: DispatcherLink, message: Message) -> None:
-        """Do what the operator asks for: keep output, or call the Dispatcher."""
-        if message["kind"] == "log":
-            link.log(message["text"].encode())
-            return
+    def _sort(self, message: Message) -> None:
+        inbox = self._answers.get(message["kind"])
+        if inbox is not None:
+            inbox.put(message)
+        elif run := self._runs.get(message["run"]):
+            self._handle(run, message)
+
+    def _handle(self, run: _Run, message: Message) -> None:
+        """Handle a message of a task. Does not wait: the messages of all tasks arrive here."""
+        if message["kind"] == "done":
+            self._end(run.number, _read_result(message))
+        elif message["kind"] == "log":
+            run.link.log(message["text"].encode())
+        else:
+            self._threads.submit(self._serve, run, message)
+
+    def _serve(self, run: _Run, message: Message) -> None:
+        """Make the call to the Dispatcher that an operator asks for."""
         failure: Failure | None = None
         try:
-            _call_dispatcher(link, message["name"], message["arguments"])
-        except TraceError as error:
+            _call_dispatcher(run.link, message["name"], message["arguments"])
+        except Exception as error:  # the operator waits for an answer
             failure = describe_failure(error)
         answer = None if failure is None else orjson.Fragment(failure.model_dump_json())
-        self._send("reply", run=number, call=message["call"], failure=answer)
+        with suppress(HostLost):  # it ends all tasks
+            self._send("reply", run=run.number, call=message["call"], failure=answer)
 
-    @contextmanager
-    def _grant(self, number: int, link: DispatcherLink) -> Generator[TaskCredentials | None]:
-        """Keep a file with credentials of S3 for a task, if the host has none for all tasks."""
-        if not self._command.has_own_credentials or link.mint is None:
-            yield None
-            return
-        credentials = TaskCredentials(self._command.directory / f"s3-{number}", link.mint)
-        credentials.write()
-        try:
-            yield credentials
-        finally:
-            credentials.remove()
-
-    @contextmanager
-    def _register(self, task: TaskPayload) -> Generator[tuple[int, _Inbox]]:
-        number, inbox = next(self._numbers), _Inbox()
+    def _end(self, number: int, outcome: TaskResult | Exception) -> None:
         with self._lock:
-            self._inboxes[number] = inbox
-            self._running[number] = (task.task_id, task.attempt)
-        try:
-            if self._ended.is_set():
-                raise HostLost(self._explain_end())
-            yield number, inbox
-        finally:
-            with self._lock:
-                del self._inboxes[number], self._running[number]
+            run = self._runs.pop(number, None)
+        if run is None:
+            return
+        if run.credentials is not None:
+            run.credentials.remove()
+        if isinstance(outcome, Exception):
+            run.result.set_exception(outcome)
+        else:
+            run.result.set_result(outcome)
+
+    # --- tasks that run -----------------------------------------------------------------------
+
+    def _grant(self, run: _Run) -> TaskCredentials | None:
+        """Write a file with credentials of S3 for a task, if the host has none for all tasks."""
+        if not self._command.has_own_credentials or run.link.mint is None:
+            return None
+        file = self._command.directory / f"s3-{run.number}"
+        credentials = TaskCredentials(file, run.link.mint)
+        credentials.write()
+        return credentials
+
+    def _list_runs(self) -> list[_Run]:
+        with self._lock:
+            return list(self._runs.values())
+
+    def _check_runs(self) -> None:
+        """Pass on pauses, and renew credentials, until the host ends."""
+        while not self._ended.wait(_CHECK_RUNS_SECONDS):
+            for run in self._list_runs():
+                if run.is_paused != run.link.is_paused():
+                    run.is_paused = not run.is_paused
+                    with suppress(HostLost):
+                        self._send("paused", run=run.number, value=run.is_paused)
+                if run.credentials is not None:
+                    run.credentials.renew()
 
     def _kill_if_running(self, number: int) -> None:
-        if number in self._running:
+        if number in self._runs:
             _log.warning("host_killed", reason="a canceled task did not stop", pid=self.pid)
             self.kill()
 
@@ -264,7 +303,10 @@ def _call_dispatcher(link: DispatcherLink, name: str, arguments: Message) -> Non
     link.publish(dataset_uuid, arguments["batch_uri"], **arguments["details"])
 
 
-def _read_result(message: Message) -> TaskResult:
-    if "failure" in message:
-        raise FailedInHost(Failure.model_validate(message["failure"]))
-    return TaskResult.model_validate(message["result"])
+def _read_result(message: Message) -> TaskResult | Exception:
+    try:
+        if "failure" in message:
+            return FailedInHost(Failure.model_validate(message["failure"]))
+        return TaskResult.model_validate(message["result"])
+    except ValidationError as error:
+        return error

@@ -5,6 +5,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,6 +35,7 @@ _log = structlog.stdlib.get_logger()
 _PASSED = ("TRACE_HOME",)
 _WITHHELD = ("TRACE_", "PG")
 _CHECK_SECONDS = 60.0
+_MAX_THREADS = 512
 _PLACES_OF_AWS = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")
 
 
@@ -62,6 +64,10 @@ class HostRunner(Collector):
     """The hosts by organisation, the least recently used first."""
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _starting: threading.Lock = field(default_factory=threading.Lock)
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(_MAX_THREADS, "host-call")
+    )
+    """For what waits: starts of hosts, and the calls of operators."""
     _is_closed: bool = False
 
     def __post_init__(self) -> None:
@@ -72,11 +78,18 @@ class HostRunner(Collector):
         with self._use(self.cfg.org_id, self.served.idle_limit()) as host:
             host.warm()
 
-    def run(self, task: TaskPayload, link: DispatcherLink) -> TaskResult:
-        """Run a task in the host of its organisation. Raises FailedInHost, HostLost, TaskCanceled."""
+    def start(self, task: TaskPayload, link: DispatcherLink) -> Future[TaskResult]:
+        """Start a task in the host of its organisation.
+
+        The result raises FailedInHost, HostLost, TaskCanceled.
+        """
+        host = None if self._has_own_credentials else self._find(self._choose_org(task))
+        if host is None:  # it must start first, or the task needs credentials
+            return self._threads.submit(self._wait_and_run, task, link)
+        result = host.process.start(task, link)
         idle_limit = self.served.idle_limit(task.runtime)
-        with self._use(task.org_id or self.cfg.org_id, idle_limit) as host:
-            return host.run(task, link)
+        result.add_done_callback(lambda _: self._release(host, idle_limit))
+        return result
 
     def cancel(self, task_id: UUID, attempt: int, within: float) -> None:
         """Cancel an attempt. If it does not end within these seconds, its host is killed."""
@@ -93,6 +106,7 @@ class HostRunner(Collector):
             taken = list(self._hosts.values())
             self._hosts.clear()
         self._stop(taken)
+        self._threads.shutdown(wait=False)
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics of the hosts, for the worker's endpoint."""
@@ -111,6 +125,14 @@ class HostRunner(Collector):
 
     # --- hosts --------------------------------------------------------------------------------
 
+    def _wait_and_run(self, task: TaskPayload, link: DispatcherLink) -> TaskResult:
+        idle_limit = self.served.idle_limit(task.runtime)
+        with self._use(self._choose_org(task), idle_limit) as host:
+            return host.start(task, link).result()
+
+    def _choose_org(self, task: TaskPayload) -> UUID:
+        return task.org_id or self.cfg.org_id
+
     @contextmanager
     def _use(self, org_id: UUID, idle_limit: float) -> Generator[HostProcess]:
         """Reserve the host of an organisation. It stays for this time after its use."""
@@ -121,9 +143,13 @@ class HostRunner(Collector):
         try:
             yield host.process
         finally:
-            with self._changed:
-                host.users -= 1
-                host.keep_until = max(host.keep_until, time.monotonic() + idle_limit)
+            self._release(host, idle_limit)
+
+    def _release(self, host: _Warm, idle_limit: float) -> None:
+        with self._changed:
+            host.users -= 1
+            host.keep_until = max(host.keep_until, time.monotonic() + idle_limit)
+            if idle_limit < _CHECK_SECONDS:  # else the thread that ends hosts looks in time
                 self._changed.notify_all()
 
     def _find(self, org_id: UUID) -> _Warm | None:
@@ -143,7 +169,8 @@ class HostRunner(Collector):
         self._stop(self._take_surplus(keep=self.served.slots - 1))
         temporary = Path(tempfile.mkdtemp(prefix="host-"))
         try:
-            process = HostProcess(self._make_command(org_id, temporary), self.starter)
+            command = self._make_command(org_id, temporary)
+            process = HostProcess(command, self._threads, self.starter)
         except HostLost:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -217,7 +244,7 @@ class HostRunner(Collector):
             _log.warning("host_not_separated", reason=reason)
         return reason
 
-    @property
+    @cached_property
     def _has_own_credentials(self) -> bool:
         """Whether tasks get credentials of S3."""
         on_s3 = isinstance(self.cfg.open_objects(), S3Store)

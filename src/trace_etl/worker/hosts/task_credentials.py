@@ -46,7 +46,7 @@ class TaskCredentials:
             return
         try:
             self.write()
-        except TraceError as error:
+        except (TraceError, OSError) as error:
             self._renew_at = time.monotonic() + _RETRY_SECONDS
             _log.warning("credentials_not_renewed", file=self.file.name, error=str(error))
 

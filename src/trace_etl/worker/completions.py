@@ -13,7 +13,7 @@ from trace_etl.model.errors import TraceError
 from trace_etl.worker.batch_thread import BatchThread
 
 _log = structlog.stdlib.get_logger()
-_MAX_TASKS = 50
+_MAX_TASKS = 100
 _MAX_OUTPUTS = 20
 """A completion with more outputs is sent alone: its body may be large."""
 

@@ -18,8 +18,6 @@ from trace_etl.api.task import lifecycle
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.http.clients.dispatcher_client import (
     DispatcherClient,
-    Refused,
-    Unreachable,
     token_reader,
 )
 from trace_etl.policy.retry import Backoff
@@ -37,7 +35,7 @@ _VISIBILITY = timedelta(seconds=60)
 _WAIT = timedelta(seconds=20)
 _CHECK_SLOTS = timedelta(seconds=1)
 _MAX_ENDLESS = 64
-_MAX_CLAIMS = 50  # in one call
+_MAX_CLAIMS = 100  # in one call
 _MAX_DELETES = 200  # in one statement
 
 
@@ -129,24 +127,26 @@ class Slots:
         """Attempts that run without a slot, because they never end."""
         self._changed = threading.Condition()
         self._services = AttemptServices.open(client, runner, secrets)
+        self._claims = BatchThread("claims", self._claim, _MAX_CLAIMS)
         self._deletes = BatchThread("wake-ups", self._delete, _MAX_DELETES)
 
     def run(self) -> None:
         """Claim and run tasks until `stop` is set; then let running attempts end, or interrupt them."""
         try:
-            self._claim_until_stopped()
+            self._receive_until_stopped()
             self._drain()
         finally:
+            self._claims.close()
             self._services.close()
             self._deletes.close()
 
-    def _claim_until_stopped(self) -> None:
+    def _receive_until_stopped(self) -> None:
         failures = 0
         while not self._stop.is_set():
             try:
                 self._process_next()
                 failures = 0
-            except (QueueUnavailable, Unreachable) as error:
+            except QueueUnavailable as error:
                 failures += 1
                 _log.warning("worker_waits", failures=failures, error=repr(error))
                 self._stop.wait(_FAILURE_BACKOFF.seconds(failures))
@@ -173,10 +173,9 @@ class Slots:
             stop=self._stop,
             queues=list(queues),
         )
-        if self._stop.is_set():
-            self._give_back(messages)
-            return
-        self._claim(messages)
+        for message in messages:
+            self._use_slot(message.queue, 1)
+            self._claims.put(message)
 
     def _wait_for_slot(self) -> dict[str, int]:
         """Return the queues with free slots, and their number. Waits a second for the first one."""
@@ -191,33 +190,40 @@ class Slots:
 
     def _claim(self, messages: list[Message]) -> None:
         """Claim the tasks that wake-ups name, and start those whose claim succeeds."""
+        if self._stop.is_set():
+            self._give_back(messages)
+            return
         wakes: dict[UUID, Message] = {}
         for message in messages:
             task_id = _read_wake_up(message)
-            if task_id is None:
-                self._deletes.put(message)
+            if task_id is None or task_id in wakes:
+                self._end(message, is_decided=True)
             else:
                 wakes[task_id] = message
-        if not wakes:
-            return
         try:
-            claimed = self._call_claim(list(wakes))
-        except Refused as refusal:
-            # This worker is misconfigured (a wrong token, say): leave the messages to another one.
-            _log.error("claim_refused", code=refusal.refusal, detail=refusal.detail)
+            claimed = self._call_claim(list(wakes)) if wakes else {}
+        except Exception as error:
+            # Perhaps this worker is misconfigured (a wrong token, say): leave the messages to another one.
+            _log.error("claim_failed", error=repr(error))
             self._stop.wait(5.0)
+            for message in wakes.values():
+                self._end(message, is_decided=False)
             return
         for task_id, message in wakes.items():
             if task_id in claimed:
                 self._start(claimed[task_id], message)
             else:
                 _log.debug("not_claimed", task_id=str(task_id))
-                self._deletes.put(message)
+                self._end(message, is_decided=True)
 
     def _give_back(self, messages: list[Message]) -> None:
         """Make wake-ups visible to other workers: this one claims nothing more."""
         for message in messages:
-            self._consumer.delay(message, timedelta(0), counted=False)
+            try:
+                self._consumer.delay(message, timedelta(0), counted=False)
+            except QueueUnavailable as error:  # it becomes visible later
+                _log.warning("wake_up_not_given_back", error=str(error))
+            self._end(message, is_decided=False)
 
     def _call_claim(self, task_ids: list[UUID]) -> dict[UUID, lifecycle.Claimed]:
         if len(task_ids) > 1:
@@ -230,22 +236,25 @@ class Slots:
         keep_hidden = partial(self._keep_hidden, message, max(_VISIBILITY, 4 * heartbeat))
         if 2 * heartbeat > _VISIBILITY:
             keep_hidden()
+        end, stopping = partial(self._end, message), self._interrupt
         operator = OPERATORS.get(claimed.task.operator)
-        is_endless = operator is not None and operator.never_ends
-
-        def end(is_decided: bool) -> None:
-            if is_decided:
-                self._deletes.put(message)
-            self._count(message.queue, -1, is_endless=is_endless)
-
-        # A task that never ends takes no slot: it mostly waits for the next block.
-        self._count(message.queue, 1, is_endless=is_endless)
-        stopping = self._stop if is_endless else self._interrupt
+        if operator is not None and operator.never_ends:
+            # A task that never ends takes no slot: it mostly waits for the next block.
+            self._use_slot(message.queue, -1)
+            self._use_slot(None, 1)
+            end, stopping = partial(self._end, message, has_slot=False), self._stop
         Attempt(claimed, self._services, stopping, keep_hidden, end).start()
 
-    def _count(self, queue: str, change: int, *, is_endless: bool) -> None:
+    def _end(self, message: Message, is_decided: bool, *, has_slot: bool = True) -> None:
+        """Free the slot of a wake-up, which is deleted if the Dispatcher has decided on its task."""
+        if is_decided:
+            self._deletes.put(message)
+        self._use_slot(message.queue if has_slot else None, -1)
+
+    def _use_slot(self, queue: str | None, change: int) -> None:
+        """Count a task that takes a slot of a queue, or none because it never ends."""
         with self._changed:
-            if is_endless:
+            if queue is None:
                 self._endless += change
             else:
                 self._used[queue] += change

@@ -16,7 +16,7 @@ from bench.bench_stack import BenchStack, start_stack
 from bench.harness import Result, compare
 
 TASKS = 2000
-SLOTS = 64  # as docs/how-to/runtimes.md recommends for small tasks
+SLOTS = 128  # as docs/how-to/runtimes.md recommends for small tasks
 ROUNDS = 5
 _WAKE = """
 INSERT INTO queue.messages (queue, body)

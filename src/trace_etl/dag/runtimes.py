@@ -55,7 +55,7 @@ class Runtime(BaseModel):
     """`sandbox`: what a bundle contains."""
     isolation: Literal["namespaces", "reduced"] = "namespaces"
     """`sandbox`: `reduced` does without user namespaces, with weaker guarantees."""
-    slots: Annotated[int, Field(ge=1, le=64)] = 2
+    slots: Annotated[int, Field(ge=1, le=256)] = 2
     """Tasks of this runtime that one worker runs at once."""
     memory_mib: Annotated[int, Field(ge=64, le=1 << 20)] = 512
     """`sandbox` and `lambda`: memory of all processes of a task."""

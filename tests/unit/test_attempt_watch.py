@@ -19,14 +19,14 @@ from trace_etl.worker.attempt import Attempt, AttemptServices
 
 
 class Dispatcher:
-    """Accepts everything, except heartbeats of the tasks in `lost` and completions in `odd`."""
+    """Accepts everything, except heartbeats of the tasks in `lost`, unless a test says otherwise."""
 
     def __init__(self) -> None:
         self.heartbeats: Counter[UUID] = Counter()
         self.results: dict[UUID, bodies.Complete] = {}
         self.output: dict[UUID, str] = {}
         self.lost: set[UUID] = set()
-        self.is_away = self.is_broken = False
+        self.is_away = self.is_broken = self.is_odd = False
 
     def heartbeat(self, body: bodies.Heartbeat, *_: object, timeout: float) -> Any:
         self.heartbeats[body.task_id] += 1
@@ -45,6 +45,8 @@ class Dispatcher:
     def complete(self, body: bodies.Complete, *_: object) -> None:
         if self.is_broken:
             raise RuntimeError("a defect")
+        if self.is_odd:
+            raise Refused(409, "No code of ours!", "odd")
         self.results[body.task_id] = body
 
     def complete_many(self, sent: list[tuple[bodies.Complete, str]], _: object) -> list[None]:
@@ -187,6 +189,16 @@ def test_an_error_of_the_worker_itself_ends_the_attempt() -> None:
             scene.operators.end_all()
             scene.operators.results.clear()
             assert scene.wait_for_end() is False
+
+    with_scene(run)
+
+
+def test_an_answer_that_the_worker_cannot_handle_ends_the_attempt() -> None:
+    def run(scene: Scene) -> None:
+        scene.dispatcher.is_odd = True
+        scene.start()
+        scene.operators.end_all()
+        assert scene.wait_for_end() is False
 
     with_scene(run)
 

@@ -28,6 +28,7 @@ from support.services.query import (
     LiveQuery,
     QuerySetup,
     Warehouse,
+    opened_warehouse,
     running_query_service,
     settings,
 )
@@ -77,19 +78,27 @@ def query(reading: QuerySetup) -> LiveQuery:
     return reading.query
 
 
-@pytest.fixture
-def warehouse(dsns: Dsns, tmp_path: Path) -> Warehouse:
+@pytest.fixture(scope="module")
+def changing(
+    templates: Templates, secrets: Secrets, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[QuerySetup]:
     """Separate databases for tests that commit."""
-    warehouse = Warehouse(dsns, tmp_path / "objects")
-    warehouse.deploy(DAG)
-    commit_blocks(warehouse)
-    return warehouse
+    objects = tmp_path_factory.mktemp("changing")
+    with opened_warehouse(secrets, templates, objects, DAG) as setup:
+        yield setup
 
 
 @pytest.fixture
-def fresh(secrets: Secrets, warehouse: Warehouse) -> Generator[LiveQuery]:
-    with running_query_service(secrets, warehouse.dsns, warehouse.objects) as live:
-        yield live
+def warehouse(changing: QuerySetup) -> Warehouse:
+    """The datasets that a test may commit to, with the blocks only."""
+    sql(changing.warehouse.dsns.state, "DELETE FROM partitions")
+    commit_blocks(changing.warehouse)
+    return changing.warehouse
+
+
+@pytest.fixture
+def fresh(changing: QuerySetup, warehouse: Warehouse) -> LiveQuery:
+    return changing.query
 
 
 # --- answers ----------------------------------------------------------------------------------
@@ -344,13 +353,13 @@ def test_an_error_text_has_a_limited_size(query: LiveQuery) -> None:
 
 
 def test_queries_that_ignore_interrupts_do_not_stop_other_users(
-    secrets: Secrets, dsns: Dsns, warehouse: Warehouse
+    secrets: Secrets, warehouse: Warehouse
 ) -> None:
     """Scalar functions cannot be interrupted: only the end of their process stops them."""
     attack = "SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))"
     limits = {"query_slots": 2, "query_seconds": 3.0, "query_wait_seconds": 60.0}
     with (
-        running_query_service(secrets, dsns, warehouse.objects, **limits) as query,
+        running_query_service(secrets, warehouse.dsns, warehouse.objects, **limits) as query,
         ThreadPoolExecutor(2) as threads,
     ):
         attacks = [threads.submit(query.refusal, attack) for _ in range(2)]
@@ -365,10 +374,10 @@ def test_queries_that_ignore_interrupts_do_not_stop_other_users(
 
 
 def test_a_query_that_needs_too_much_memory_or_processor_time_is_stopped(
-    secrets: Secrets, dsns: Dsns, warehouse: Warehouse
+    secrets: Secrets, warehouse: Warehouse
 ) -> None:
     limits = {"query_memory": "50MB", "query_cpu_seconds": 1}
-    with running_query_service(secrets, dsns, warehouse.objects, **limits) as query:
+    with running_query_service(secrets, warehouse.dsns, warehouse.objects, **limits) as query:
         text = "SELECT list(a.range::VARCHAR || b.range) FROM range(10000) a, range(10000) b"
         past_the_engine = "SELECT len(list_resize([1], 1000000000))"
         for large in (text, past_the_engine):
@@ -381,11 +390,11 @@ def test_a_query_that_needs_too_much_memory_or_processor_time_is_stopped(
 
 
 def test_queries_above_the_slot_limit_are_refused_with_retry_after(
-    secrets: Secrets, dsns: Dsns, warehouse: Warehouse
+    secrets: Secrets, warehouse: Warehouse
 ) -> None:
     limits = {"query_slots": 1, "query_wait_seconds": 0.2, "query_seconds": 300.0}
     text = "SELECT count(*) FROM range(10000000000) a, range(1000) b"
-    with running_query_service(secrets, dsns, warehouse.objects, **limits) as query:
+    with running_query_service(secrets, warehouse.dsns, warehouse.objects, **limits) as query:
         with _asking(query, text):
             refused = _first_refusal(query)
             assert refused.json()["code"] == "too_many_queries"
@@ -471,11 +480,14 @@ def test_another_organisations_datasets_do_not_exist(
 
 
 def test_a_lost_database_answers_unavailable_and_comes_back(
-    secrets: Secrets, dsns: Dsns, templates: Templates, warehouse: Warehouse
+    secrets: Secrets, dsns: Dsns, templates: Templates, tmp_path: Path
 ) -> None:
+    own = Warehouse(dsns, tmp_path / "objects")
+    own.deploy(DAG)
+    commit_blocks(own)
     database = _database(dsns.reader)
     admin = templates.server.admin_dsn()
-    with running_query_service(secrets, dsns, warehouse.objects) as query:
+    with running_query_service(secrets, dsns, own.objects) as query:
         assert query.ask("SELECT count(*) FROM blocks")["rows"] == [[200]]
         sql(admin, f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
         sql(

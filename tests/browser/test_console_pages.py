@@ -744,6 +744,7 @@ def test_a_page_names_the_service_that_does_not_answer_and_returns(admin: Visit)
 
 
 def test_pages_are_read_again_after_a_gap_in_the_stream(admin: Visit, world: World) -> None:
+    admin.go("/")
     second = admin.context.new_page()
     admin.watch(second)
     second.goto(f"{admin.url}/tasks?dag={SHOP}&job=request")

@@ -4,14 +4,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trace_etl.dag.column_types import BUFFERED, MAX_TABLE_NAME_BYTES, buffered_form
+from trace_etl.dag.column_types import BUFFERED, MAX_TABLE_NAME_BYTES, RESERVED, buffered_form
 from trace_etl.dag.operators import OPERATORS
 from trace_etl.model.dag import Column, Dag, Publication
 from trace_etl.model.digests import digest
 from trace_etl.model.roles import ROLES
-
-RESERVED = ("_cursor", "_published")
-"""Columns that the platform adds to the declared ones."""
 
 
 @dataclass(frozen=True)

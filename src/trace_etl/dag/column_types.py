@@ -19,6 +19,8 @@ DECLARED = (
 """The types that a `schema:` in a DAG file can name, alone or as elements of `array<…>`."""
 MAX_PRECISION = 38
 
+RESERVED = ("_cursor", "_published")
+"""Columns that the platform adds to the declared ones of a buffered dataset."""
 MAX_TABLE_NAME_BYTES = 63
 """The limit of column names in a Postgres table. Postgres shortens longer names without an error."""
 _DAYS_TO_2000 = 10_957

@@ -7,9 +7,9 @@ from typing import Any
 from trace_etl.dag.chain.tables import DescribedColumn
 from trace_etl.dag.operator_configs import TUNING, OperatorConfig
 from trace_etl.dag.runtimes import Launcher
+from trace_etl.model.storage import PARQUET
 
 __all__ = ["TUNING", "Operator", "OperatorConfig"]
-PARQUET = "parquet"
 
 
 def one_output(outputs: tuple[str, ...]) -> str | None:

@@ -15,7 +15,6 @@ from trace_etl.dag.chain.tables import (
     list_columns,
 )
 from trace_etl.dag.operator import (
-    PARQUET,
     Operator,
     one_input,
     one_output,
@@ -39,7 +38,7 @@ from trace_etl.dag.operator_packages import load_packaged
 from trace_etl.dag.runtimes import Launcher
 from trace_etl.model.scope import MAX_BLOCK
 
-__all__ = ["PARQUET", "Operator", "OperatorConfig"]
+__all__ = ["Operator", "OperatorConfig"]
 
 
 class NoConfig(OperatorConfig):

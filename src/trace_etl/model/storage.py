@@ -29,6 +29,8 @@ EXPORTS = "exports/"
 BUNDLES = "udf/"
 POSTGRES = "postgres"
 """The scheme of a storage reference to a table of Postgres data."""
+PARQUET = "parquet"
+"""The format of a dataset's files, unless its operator writes another."""
 
 
 def generation_prefix(dataset_uuid: UUID, dataset_version: UUID | str) -> str:

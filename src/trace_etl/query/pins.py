@@ -9,10 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from trace_etl.dag.checks.publications import CHANGES
-from trace_etl.dag.operators import PARQUET
 from trace_etl.model.errors import Fault, Forbidden, Invalid
 from trace_etl.model.roles import may_read
-from trace_etl.model.storage import StorageRef, hot_table
+from trace_etl.model.storage import PARQUET, StorageRef, hot_table
 from trace_etl.objects.markers import read_marker
 from trace_etl.objects.store import ObjectStore, object_key
 from trace_etl.query.requests import DatasetView, TableReference

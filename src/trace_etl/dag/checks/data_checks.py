@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trace_etl.dag.error_messages import suggest
-from trace_etl.dag.operators import OPERATORS, PARQUET, Operator
+from trace_etl.dag.operators import OPERATORS, Operator
 from trace_etl.dag.positions import FieldPath
 from trace_etl.dag.schema import CheckSection, JobSection
 from trace_etl.model.dag import Check, Dag, Job
+from trace_etl.model.storage import PARQUET
 
 CHECK_KINDS = ("condition", "unique", "not_null", "rows", "freshness", "references")
 _MAX_NAME = 128

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from trace_etl.dag.operators import OPERATORS, PARQUET
+from trace_etl.dag.operators import OPERATORS
 from trace_etl.model.dag import Dag, Job
+from trace_etl.model.storage import PARQUET
 
 
 def find_unreadable_inputs(dag: Dag) -> Iterator[tuple[int, int, str]]:

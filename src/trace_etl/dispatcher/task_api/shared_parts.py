@@ -8,7 +8,7 @@ from uuid import UUID
 import orjson
 
 from trace_etl.api.task.capability import ReadGrant
-from trace_etl.dag.operators import OPERATORS, PARQUET, writes_table
+from trace_etl.dag.operators import OPERATORS, writes_table
 from trace_etl.dispatcher.task_api.authorization.permissions import (
     PLACEHOLDER,
     AttemptPrefixes,
@@ -18,6 +18,7 @@ from trace_etl.dispatcher.task_api.authorization.permissions import (
     render_json,
 )
 from trace_etl.model.storage import (
+    PARQUET,
     StorageRef,
     buffer_prefix,
     bundle_key,

@@ -8,12 +8,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from trace_etl.dag.operators import PARQUET
 from trace_etl.data.columns import declared_arrow_type
 from trace_etl.data.errors import DataUnavailable
 from trace_etl.data.snapshots import Snapshot, open_snapshot
 from trace_etl.model.errors import Fault, Invalid, Unavailable
 from trace_etl.model.result_formats import ResultFormat
+from trace_etl.model.storage import PARQUET
 from trace_etl.query.errors import NoDataYet, QueryLimitExceeded, QueryTooLarge
 from trace_etl.query.requests import DatasetView, Params, QueryLimits
 from trace_etl.query.sql import signed_urls

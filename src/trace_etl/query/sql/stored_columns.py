@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from trace_etl.dag.operators import PARQUET
 from trace_etl.model.column_stream import LENGTH, MAGIC, Span, file_header, frame
+from trace_etl.model.storage import PARQUET
 from trace_etl.query.requests import DatasetView, FilePart
 
 _TAIL = LENGTH.size + len(b"PAR1")  # of a Parquet file: the length of the footer, and a marker

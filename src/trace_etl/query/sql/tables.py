@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.types as kinds
 
-from trace_etl.dag.buffered_datasets import RESERVED
+from trace_etl.dag.column_types import RESERVED
 from trace_etl.data.columns import arrow_schema
 from trace_etl.data.snapshots import Snapshot
 from trace_etl.data.table_reader import NOT_BETWEEN, Condition

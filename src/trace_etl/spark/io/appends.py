@@ -12,8 +12,7 @@ from pyspark.sql.types import ArrayType, DataType
 
 from trace_etl.api.task.lifecycle import TaskResult
 from trace_etl.api.task.payload import TaskOutput
-from trace_etl.dag.buffered_datasets import RESERVED
-from trace_etl.dag.column_types import BY_SPARK, appended_form, buffered_form
+from trace_etl.dag.column_types import BY_SPARK, RESERVED, appended_form, buffered_form
 from trace_etl.data import appends, connection
 from trace_etl.data.errors import ColumnsChanged, KeyMissing, ValueRefused
 from trace_etl.model.storage import hot_table

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from trace_etl.api.task.payload import Scope, TaskInput
-from trace_etl.dag.buffered_datasets import RESERVED
+from trace_etl.dag.column_types import RESERVED
 from trace_etl.data import hot_tables, table_reader
 from trace_etl.data.buffers import CURSOR
 from trace_etl.data.columns import arrow_schema

@@ -1,4 +1,4 @@
-"""A real standalone Spark cluster from PySpark's jars: one master, some workers, loopback only."""
+"""A real standalone Spark cluster from PySpark's jars: one master, one worker, loopback only."""
 
 import os
 import re
@@ -22,12 +22,13 @@ SETTINGS = {
     "spark.authenticate": "true",
     "spark.authenticate.secret": _SECRET,
     "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
 }
 
 
 @contextmanager
-def standalone_cluster(scratch: Path, *, workers: int) -> Generator[str]:
-    """Run a cluster. Yields the master's URL once every worker is registered."""
+def standalone_cluster(scratch: Path, *, executors: int) -> Generator[str]:
+    """Run a cluster with room for some executors. Yields the master's URL once its worker is registered."""
     home = _java_home(scratch)
     with ExitStack() as stack:
         master = "org.apache.spark.deploy.master.Master"
@@ -35,13 +36,12 @@ def standalone_cluster(scratch: Path, *, workers: int) -> Generator[str]:
             _daemon(home, scratch / "master", master, "--port", "0", "--webui-port", "0")
         )
         url = wait_for_log(log, r"Starting Spark master at (spark://\S+)", 1)[0]
-        for n in range(workers):
-            place = scratch / f"worker{n}"
-            options = ("--cores", "1", "--memory", "600m", "--webui-port", "0", url)
-            stack.enter_context(
-                _daemon(home, place, "org.apache.spark.deploy.worker.Worker", *options)
-            )
-        wait_for_log(log, r"Registering worker (\S+)", workers)
+        worker = "org.apache.spark.deploy.worker.Worker"
+        room = ("--cores", str(executors), "--memory", f"{executors * 600}m")
+        stack.enter_context(
+            _daemon(home, scratch / "worker", worker, *room, "--webui-port", "0", url)
+        )
+        wait_for_log(log, r"Registering worker (\S+)", 1)
         yield url
 
 

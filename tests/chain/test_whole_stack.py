@@ -17,7 +17,7 @@ from support.services.anvil_stack import AnvilStack
 from support.waiting import eventually
 
 CHAIN_ID = 31337
-_SECONDS = 5400  # between two blocks: 16 blocks per day
+_SECONDS = 2700  # between two blocks: 32 blocks per day
 ENGINE = os.environ.get("TRACE_CHAIN_ENGINE", "loop")
 _DAG = """
 name: tip
@@ -27,7 +27,7 @@ jobs:
     operator: block_follower
     source: {kind: always_on}
     outputs: [hot_blocks, hot_transactions, hot_logs]
-    config: {start_block: 0, poll_seconds: 0.1, engine: loop}
+    config: {start_block: 0, poll_seconds: 0.5, engine: loop}  # a task follows each poll with new blocks
   - name: kept
     operator: sql
     inputs: [{from: {job: follow, output: hot_logs}}]

@@ -15,6 +15,7 @@ import pytest
 
 from support.services.whole_stack import LAST_BLOCK, Stack, connect
 from support.waiting import eventually
+from trace_etl import landlock
 from trace_etl.cli.client import RequestRejected
 from trace_etl.lite.processes import process_tree
 
@@ -24,7 +25,16 @@ SEED = int(os.environ.get("TRACE_CHAOS_SEED", "15"))
 PARTITIONS = 6 if ROUNDS == 1 else 10 * ROUNDS
 SIZE = -(-(LAST_BLOCK + 1) // PARTITIONS)
 JOBS = ("ingest", "transfers", "receivers", "busy", "alert")
-KINDS = ("wrapper", "host", "jvm", "broker", "sandbox")
+HAS_STARTER = os.geteuid() == 0 and landlock.version() > 0
+KINDS = ("wrapper", "host", "jvm", "broker", "sandbox", *(["starter"] if HAS_STARTER else []))
+DURING = {
+    "host": ("receivers", "transfers"),
+    "jvm": ("receivers", "ingest"),
+    "starter": ("receivers", "transfers"),
+    "broker": ("alert", "busy"),
+    "sandbox": ("busy", "alert"),
+}
+"""The jobs during whose tasks each kind is killed, in turn: `sql`, `udf` and `alert_evaluate` among them."""
 FOLLOWER = """
 name: tip
 defaults: {retry: {attempts: 100, delay: 1s, max_delay: 2s}}
@@ -159,6 +169,8 @@ def find_victim(stack: Stack, kind: str) -> psutil.Process | None:
             tree = functions.children(recursive=True)
             return next((process for process in tree if process.name() == "bwrap"), None)
         tree = worker.children(recursive=True)
+        if kind == "starter":
+            return next(p for p in tree if "trace_etl.worker.hosts.host_start" in p.cmdline())
         hosts = [p for p in tree if "trace_etl.worker.hosts.host" in p.cmdline()]
         if kind == "host" or not hosts:
             return hosts[0] if hosts else None
@@ -167,22 +179,29 @@ def find_victim(stack: Stack, kind: str) -> psutil.Process | None:
         return None
 
 
-def kill_one(stack: Stack, kind: str) -> None:
-    """Kill a process of a kind as soon as one runs."""
+def kill_one(stack: Stack, kind: str, job: str) -> bool:
+    """Kill a process of a kind as soon as a task of a job runs. Returns False if none runs any more."""
+    was_running = False
 
     def is_killed() -> bool:
+        nonlocal was_running
+        tasks = [task for task in stack.tasks("chaos") if task["job"] == job]
+        was_running = any(task["status"] == "Running" for task in tasks)
+        ended = [task for task in tasks if task["status"] == "Completed"]
         victim = find_victim(stack, kind)
-        if victim is None or victim.pid == 0:
-            return count_completed(stack, "chaos") == PARTITIONS * len(
-                JOBS
-            )  # no process of this kind will run
+        if not was_running or victim is None:
+            return len(ended) == PARTITIONS
         try:
             victim.kill()
         except psutil.NoSuchProcess:
             return False
         return True
 
+    restarts = stack.service("worker").restarts
     eventually(is_killed, f"a {kind} is killed")
+    if kind == "starter" and was_running:
+        eventually(lambda: stack.service("worker").restarts > restarts, "the worker ended with it")
+    return was_running
 
 
 def kill_wrapper(stack: Stack) -> None:
@@ -228,15 +247,21 @@ def test_outputs_survive_the_death_of_every_process_that_runs_tasks(
     order = [*KINDS] * ROUNDS
     random.Random(SEED).shuffle(order)
     start(stack, "chaos", tmp_path)
+    hit: set[str] = set()
     for number, kind in enumerate(order, start=1):
         reached = total * number // (len(order) + 2)
         eventually(lambda n=reached: count_completed(stack, "chaos") >= n, f"{reached} tasks ended")
-        kill_wrapper(stack) if kind == "wrapper" else kill_one(stack, kind)
+        if kind == "wrapper":
+            kill_wrapper(stack)
+            continue
+        job = DURING[kind][order[:number].count(kind) % 2 - 1]
+        hit |= {job} if kill_one(stack, kind, job) else set()
     eventually(lambda: count_completed(stack, "chaos") == total, "all tasks have ended")
 
     wanted = read_rows(stack, "unharmed")
     assert all(wanted), [len(rows) for rows in wanted]
     eventually(lambda: read_rows(stack, "chaos") == wanted, "the rows equal the undisturbed run")
+    assert hit >= {"receivers", "busy", "alert"}, "tasks of each operator ran during a kill"
     # Not `lease_expired`: their next attempts began long before their leases would have ended.
     assert "worker_gone" in list_causes(stack, "chaos")
     assert "worker_gone" in list_causes(stack, "tip")

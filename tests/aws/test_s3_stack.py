@@ -223,11 +223,12 @@ def make_environment(aws: Ministack, key: AwsKey) -> dict[str, str]:
 
 def check_host(aws: Ministack, bucket: str, key: AwsKey) -> None:
     """The operator host has no key of the stack, and credentials only for its task."""
+    # Other processes of the machine may end meanwhile: their fields are None.
     [environment] = [
-        process.environ()
-        for process in psutil.process_iter()
-        if "trace_etl.worker.hosts.host" in process.cmdline()
-        and aws.url in process.environ().values()
+        process.info["environ"]
+        for process in psutil.process_iter(["cmdline", "environ"])
+        if "trace_etl.worker.hosts.host" in (process.info["cmdline"] or ())
+        and aws.url in (process.info["environ"] or {}).values()
     ]
     assert not [name for name in environment if name.startswith("AWS_") and "KEY" in name]
     assert key.secret_key not in environment.values()

@@ -113,7 +113,7 @@ def test_many_attempts_share_a_few_threads() -> None:
         ids = [scene.start() for _ in range(100)]
         beats = scene.dispatcher.heartbeats
         eventually(lambda: all(beats[task_id] > 2 for task_id in ids), "each sends heartbeats")
-        assert threading.active_count() - before < 30
+        assert threading.active_count() - before < 60
         scene.operators.end_all()
         assert all(scene.wait_for_end() for _ in ids)
         assert {body.status for body in scene.dispatcher.results.values()} == {"Completed"}
@@ -177,6 +177,28 @@ def test_output_is_sent_while_the_operator_runs_and_before_its_end() -> None:
         scene.operators.end_all()
         assert scene.wait_for_end()
         assert scene.dispatcher.output[task_id] == "first\n***, and no end of the line"
+
+    with_scene(run)
+
+
+class Broken:
+    def __init__(self) -> None:
+        self.checks = 0
+
+    def check(self, now: float) -> float:
+        self.checks += 1
+        raise RuntimeError("a defect")
+
+
+def test_a_check_that_fails_does_not_end_the_heartbeats_of_other_attempts() -> None:
+    def run(scene: Scene) -> None:
+        broken = Broken()
+        scene.services.watch.add(broken, 0.0)
+        eventually(lambda: broken.checks > 0, "it is checked")
+        task_id = scene.start()
+        eventually(lambda: scene.dispatcher.heartbeats[task_id] > 2, "heartbeats are sent")
+        scene.operators.end_all()
+        assert scene.wait_for_end()
 
     with_scene(run)
 

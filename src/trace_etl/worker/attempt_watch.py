@@ -67,11 +67,19 @@ class AttemptWatch:
             now = time.monotonic()
             wakes_at = now + CHECK_SECONDS if self._attempts else math.inf
             for attempt in list(self._attempts):
-                wakes_at = min(wakes_at, attempt.check(now))
+                wakes_at = min(wakes_at, _check(attempt, now))
             with self._changed:
                 self._wakes_at = min(self._wakes_at, wakes_at)
                 while (seconds := self._wakes_at - time.monotonic()) > 0:
                     self._changed.wait(None if seconds == math.inf else seconds)
+
+
+def _check(attempt: Watched, now: float) -> float:
+    try:
+        return attempt.check(now)
+    except Exception as error:  # the other attempts still need their heartbeats
+        _log.error("check_crashed", error=repr(error))
+        return now + CHECK_SECONDS
 
 
 def _log_crash(future: Future[None]) -> None:

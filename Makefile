@@ -10,6 +10,8 @@ ANVIL := $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installed)
 RIC := $(if $(and $(shell command -v npm),$(shell command -v cmake),$(shell command -v g++)),tests/lambda/node_modules/.installed)
 # Optional: without it, Trace computes the same in Python.
 NATIVE := $(if $(shell command -v cargo),$(VENV)/.native)
+# Optional: without it, the JavaScript of the console is not checked.
+WEB := $(if $(shell command -v npm),web/node_modules/.installed)
 UV := $(BIN)/uv
 # More workers than cores: many tests wait for processes and clocks.
 WORKERS ?= 4
@@ -65,16 +67,16 @@ packages: $(VENV)/.bench $(VENV)/ethereum-etl/.installed $(VENV)/ministack/.inst
 prepared: $(VENV)/.prepared ## Cache the JVM's classes in a file, so that Spark starts faster
 
 rewritten: $(VENV)/.bench ## Cache the tests with pytest's assertions, so that not every test process rewrites them
-	@$(BIN)/pytest --collect-only -q -o 'norecursedirs=.* node_modules' > /dev/null
+	@collected=$$($(BIN)/pytest --collect-only -q -o 'norecursedirs=.* node_modules') || { echo "$$collected" >&2; exit 1; }
 
 native: $(VENV)/.native ## Build the faster kernels of verification and install them (needs Rust)
 
-check: $(VENV)/.dev ## Check style, types and import contracts
+check: $(VENV)/.dev $(WEB) ## Check style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
-	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory console-check; else echo "no npm: the JavaScript of the console is not checked"; fi
+	$(if $(WEB),web/node_modules/.bin/tsc -p web,@echo "no npm: the JavaScript of the console is not checked")
 
 console-check: web/node_modules/.installed ## Check the types of the console's JavaScript (needs npm)
 	web/node_modules/.bin/tsc -p web

@@ -9,7 +9,7 @@ ANVIL := $(if $(TRACE_ANVIL),,tests/chain/node_modules/.installed)
 # Optional: its addon is compiled.
 RIC := $(if $(and $(shell command -v npm),$(shell command -v cmake),$(shell command -v g++)),tests/lambda/node_modules/.installed)
 # Optional: without it, Trace computes the same in Python.
-NATIVE := $(if $(shell command -v cargo),$(VENV)/.native)
+NATIVE := $(if $(shell cargo --version 2>/dev/null),$(VENV)/.native)
 # Optional: without it, the JavaScript of the console is not checked.
 WEB := $(if $(shell command -v npm),web/node_modules/.installed)
 UV := $(BIN)/uv
@@ -119,7 +119,7 @@ $(VENV)/ministack/.installed: requirements/ministack.txt | $(VENV)/.bootstrap
 	@touch $@
 
 $(VENV)/.native: $(wildcard native/src/*.rs) native/Cargo.lock native/pyproject.toml requirements/native.txt | $(VENV)/.runtime
-	@command -v cargo >/dev/null || { echo "make native needs Rust with cargo; Trace works without it, with the same results" >&2; exit 1; }
+	@cargo --version >/dev/null 2>&1 || { echo "make native needs Rust with cargo; Trace works without it, with the same results" >&2; exit 1; }
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/native.txt
 	rm -rf native/target/wheels
 	$(BIN)/maturin build --quiet --release --locked --interpreter $(BIN)/python --manifest-path native/Cargo.toml

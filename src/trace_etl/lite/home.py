@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trace_etl.lite.credentials import private_files
 from trace_etl.lite.errors import DiskFull, HomeUnusable, StackError
+from trace_etl.lite.processes import lock
 from trace_etl.model.storage import SCRATCH
 
 BUCKET = "trace"
@@ -120,13 +121,17 @@ class Home:
 
     @contextmanager
     def removed_if_refused(self) -> Generator[None]:
-        """Remove a home that did not exist before, if the start is refused before it has a database."""
+        """Remove a home that did not exist before, if the start is refused before it has a database.
+
+        Another start of the same new home, which holds the lock, keeps it.
+        """
         with explain_os_errors(self.path):
             is_new = not self.path.exists()
         try:
             yield
         except StackError:
-            if is_new and self.path.exists() and not (self.postgres / "data").exists():
+            is_empty = not (self.postgres / "data").exists()
+            if is_new and self.path.exists() and is_empty and not lock.is_held(self.lock):
                 self.remove()
             raise
 

@@ -34,7 +34,7 @@ def held(path: Path) -> Generator[None]:
 def holder(path: Path) -> tuple[int, float] | None:
     """Return pid and start time of the supervisor that holds the lock; None if it is free."""
     deadline = time.monotonic() + _WRITE_TIMEOUT
-    while _is_held(path):
+    while is_held(path):
         text = path.read_text()
         if text:
             owner = json.loads(text)
@@ -56,7 +56,8 @@ def already_running(path: Path) -> AlreadyRunning:
     )
 
 
-def _is_held(path: Path) -> bool:
+def is_held(path: Path) -> bool:
+    """Return whether a process holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

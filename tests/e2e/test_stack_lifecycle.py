@@ -146,7 +146,13 @@ def test_a_stack_starts_reports_its_status_and_stops_completely(home: Path) -> N
 
 @pytest.fixture(scope="class")
 def shared(home: Path) -> Generator[Stack]:
-    environment = {"TRACE_STATE_DSN": "mine", "TRACE_SLOTS": "7"}
+    environment = {
+        "TRACE_STATE_DSN": "mine",
+        "TRACE_SLOTS": "7",
+        "PGPASSWORD": "of another server",
+        "PGHOSTADDR": "192.0.2.1",
+        "AWS_SECRET_ACCESS_KEY": "of another program",
+    }
     with running(home, environment) as stack:
         assert stack.first_line == "up"
         yield stack
@@ -187,6 +193,13 @@ class TestRunningStack:
         assert "user=trace_state" in dispatcher["TRACE_STATE_DSN"]
         assert "user=trace_reader" in query["TRACE_STATE_DSN"]
         assert "TRACE_WORKER_TOKEN_FILE" not in dispatcher
+
+    def test_no_process_gets_the_credentials_of_other_servers(
+        self, home: Path, shared: Stack
+    ) -> None:
+        for service in SERVICES:
+            environment = psutil.Process(shared.pid(service)).environ()
+            assert not {"PGPASSWORD", "PGHOSTADDR", "AWS_SECRET_ACCESS_KEY"} & set(environment)
 
     def test_starting_twice_reports_the_running_stack_and_what_to_do(
         self, home: Path, shared: Stack

@@ -172,6 +172,17 @@ def list_files(root: Path) -> list[tuple[str, bytes]]:
     ]
 
 
+def test_a_backup_and_a_restore_ignore_settings_for_other_servers(
+    original: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "backup.tar"
+    monkeypatch.setenv("PGPASSWORD", "of another server")
+    backup = create(original, target, with_secrets=True, report=ignore)
+    monkeypatch.setenv("PGPASSWORD", "of another server")
+    restored = restore(backup.path, Home(tmp_path / "restored"), objects_url=None, report=ignore)
+    assert restored.manifest.tables == backup.manifest.tables
+
+
 def test_a_backup_without_secrets_has_only_the_runtimes_and_programs_of_the_home(
     original: Home, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from trace_etl.lite.credentials import certificates, keys, passwords
 from trace_etl.lite.home import Home, explain_os_errors
 from trace_etl.lite.options import Options
 from trace_etl.lite.postgres import databases
-from trace_etl.lite.postgres.server import EmbeddedPostgres
+from trace_etl.lite.postgres.server import EmbeddedPostgres, ignore_client_settings
 from trace_etl.lite.processes import lock, log_view, orphans, process_tree, record
 from trace_etl.lite.processes.forks import ServiceForks, make_environment
 from trace_etl.lite.processes.record import ServiceRecord
@@ -62,6 +62,7 @@ def up(
     """Run the stack until a signal stops it. Raises StackError."""
     began = time.monotonic()
     os.umask(0o077)  # inherited by the child processes: only the owner can read their files
+    ignore_client_settings()
     with ExitStack() as stack:
         stack.enter_context(home.removed_if_refused())
         home.open()

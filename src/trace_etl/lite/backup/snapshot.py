@@ -23,7 +23,7 @@ from trace_etl.lite.errors import BackupUnusable, PostgresFailed
 from trace_etl.lite.home import Home
 from trace_etl.lite.postgres import binaries
 from trace_etl.lite.postgres.databases import DATA, STATE
-from trace_etl.lite.postgres.server import EmbeddedPostgres, Server
+from trace_etl.lite.postgres.server import EmbeddedPostgres, Server, ignore_client_settings
 from trace_etl.lite.processes import lock
 
 _PROGRESS = re.compile(rb"(\d+)/(\d+) kB")
@@ -36,6 +36,7 @@ def running_server(home: Home) -> Generator[Server]:
         raise BackupUnusable(
             f"{home.path} has no database", "name a home with --home, or TRACE_HOME"
         )
+    ignore_client_settings()
     if lock.holder(home.lock) is not None:
         port = configuration.read(home.config).ports["postgres"].number
         yield Server(port, home.pgpass)
@@ -117,6 +118,7 @@ def _follow(process: subprocess.Popen[bytes], report: Report) -> str:
 @contextmanager
 def started_copy(directory: Path, passfile: Path) -> Generator[Server]:
     """Start a copied server, which replays its WAL, and stop it cleanly after the block."""
+    ignore_client_settings()
     postgres = EmbeddedPostgres(directory, passfile=passfile)
     try:
         yield postgres.start(timeout=600)

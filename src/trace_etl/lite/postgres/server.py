@@ -80,6 +80,15 @@ class Server:
         return self.dsn(SUPERUSER, database)
 
 
+def ignore_client_settings() -> None:
+    """Remove the settings of libpq from this process and its children: they are for other servers.
+
+    `PGPASSWORD`, for example, takes precedence over the password file.
+    """
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        del os.environ[name]
+
+
 @dataclass
 class EmbeddedPostgres:
     """A Postgres server in `directory`, whose parent must exist.

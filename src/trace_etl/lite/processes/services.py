@@ -147,8 +147,9 @@ def list_services(plan: Blueprint, inherited: Mapping[str, str]) -> list[StackSe
 
 
 def _limit_keys(service: StackService, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Give AWS credentials only to services that use objects, and secrets to those that pass them on."""
-    withheld = () if "TRACE_OBJECTS_URL" in service.environment else ("AWS_",)
+    """Give AWS credentials only to services that use objects in S3, and secrets to those that pass them on."""
+    uses_s3 = service.environment.get("TRACE_OBJECTS_URL", "").startswith("s3://")
+    withheld = () if uses_s3 else ("AWS_",)
     if "TRACE_SECRETS_DIR" not in service.environment:
         withheld = (*withheld, VARIABLE)
     return {name: value for name, value in inherited.items() if not name.startswith(withheld)}

@@ -205,6 +205,18 @@ async def test_services_end_with_the_fork_server_and_their_next_starts_share_ano
         assert new != server.pid
 
 
+async def test_the_end_of_a_service_is_noticed_while_the_fork_server_hangs(tmp_path: Path) -> None:
+    async with open_bench(tmp_path) as bench:
+        process = await bench.start(bench.describe("first"))
+        await bench.read_state("first")
+        server = find_server(process)
+        server.suspend()
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == -signal.SIGKILL  # the exit code is unknown
+        bench.forks.close()
+        assert not process_tree.is_running(server)
+
+
 async def test_closing_the_fork_server_stops_its_services(tmp_path: Path) -> None:
     async with open_bench(tmp_path) as bench:
         process = await bench.start(bench.describe("first"))

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from trace_etl.process import WITHOUT_THREADS
 _MAX_ANSWER = 32
 _WITHHELD = ("AWS_", "TRACE_")  # may be secrets, and are settings of services
 _ATTEMPTS = 3
+_REPORT_TIMEOUT = 2.0  # seconds from the end of a service to the report of its exit code
 
 
 def can_fork() -> bool:
@@ -49,12 +49,22 @@ class ForkedProcess:
                 signal.pidfd_send_signal(self._descriptor, sent)
 
     async def _follow(self) -> int:
-        with self._connection:
-            reported = await _receive(self._connection)
-        if not reported:
-            # The fork server died, and its services got the signal of a dead parent.
-            self.send_signal(signal.SIGKILL)
-            await asyncio.to_thread(select.select, [self._descriptor], [], [])
+        """Wait for the end of the process, and for its exit code from the fork server, which may hang."""
+        report = asyncio.ensure_future(_receive(self._connection))
+        end = asyncio.ensure_future(_wait_until_readable(self._descriptor))
+        try:
+            await asyncio.wait({report, end}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({report}, timeout=_REPORT_TIMEOUT)
+            reported = report.result() if report.done() else b""
+            if not reported:
+                # The fork server died, and its services got the signal of a dead parent.
+                self.send_signal(signal.SIGKILL)
+            await end
+        finally:
+            report.cancel()
+            end.cancel()
+            await asyncio.gather(report, end, return_exceptions=True)
+            self._connection.close()
         self.returncode = int(reported or -signal.SIGKILL)
         os.close(self._descriptor)
         return self.returncode
@@ -65,6 +75,16 @@ async def _receive(connection: socket.socket) -> bytes:
         return await asyncio.get_running_loop().sock_recv(connection, _MAX_ANSWER)
     except ConnectionError:
         return b""
+
+
+async def _wait_until_readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(descriptor)
 
 
 @dataclass

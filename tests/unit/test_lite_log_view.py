@@ -1,6 +1,8 @@
 """The combined log of all processes."""
 
+import io
 import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -90,3 +92,13 @@ def test_an_event_that_cannot_be_written_to_disk_is_printed(
     log.event("service_exited", service="worker")
     log.close()
     assert "service_exited" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_event_that_no_disk_has_space_for_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Path("/dev/full")
+    with io.TextIOWrapper(io.FileIO(full, "w"), write_through=True) as standard_error:
+        monkeypatch.setattr(sys, "stderr", standard_error)
+        log = log_view.EventLog(full)
+        log.event("service_exited", "error", service="sink")
+        log.close()

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,14 +36,15 @@ class EventLog:
         self._file = path.open("ab", buffering=0)
 
     def event(self, event: str, level: str = "info", **values: object) -> None:
-        """Write one event; to standard error if the disk is full."""
+        """Write one event; to standard error if the disk is full. Does not fail if both are."""
         entry = {"event": event, "process": "supervisor", "level": level, **values}
         entry["timestamp"] = datetime.now(UTC).isoformat()
         line = json.dumps(entry, default=str)
         try:
             self._file.write(f"{line}\n".encode())
         except OSError:
-            print(line, file=sys.stderr)  # noqa: T201
+            with suppress(OSError):  # a stack in the background has its standard error in this file
+                print(line, file=sys.stderr)  # noqa: T201
 
     def close(self) -> None:
         self._file.close()

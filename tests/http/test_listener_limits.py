@@ -159,7 +159,11 @@ def targets(
             Target("user API", cfg.api_port, ca, b"/v1/dags", 2 * mib),
             Target("webhooks", cfg.api_port, ca, hook, mib, refuses_body_with=(b"401", b"413")),
             Target("task API", cfg.internal_port, ca, b"/v1/task/complete", mib, keeps_body=True),
-            Target("Query Service", query.cfg.query_port, ca, b"/v1/query", mib),
+            # It asks for the token before it says what is wrong with a body.
+            Target(
+                *("Query Service", query.cfg.query_port, ca, b"/v1/query", mib),
+                refuses_body_with=(b"401",),
+            ),
             Target("scheduler", scheduler_port, ca, b"/metrics", 1024, refuses_body_with=(b"405",)),
             Target(
                 *("console", console.cfg.console_port, None, b"/session", 2 * mib),

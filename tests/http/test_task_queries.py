@@ -436,7 +436,7 @@ def limited(stack: Stack, secrets: Secrets) -> Generator[Stack]:
         query_slots=1,
         query_threads=1,
         query_memory="50MB",
-        query_table_bytes=1000,
+        query_table_bytes=10,
     ) as query:
         yield replace(stack, query=query)
 
@@ -460,7 +460,7 @@ def limited(stack: Stack, secrets: Secrets) -> Generator[Stack]:
             "50MB",
             id="temporary files",
         ),
-        pytest.param("SELECT * FROM recent", "query_too_large", "0.000953674 MiB", id="tables"),
+        pytest.param("SELECT * FROM recent", "query_too_large", "9.53674e-06 MiB", id="tables"),
     ],
 )
 def test_a_query_of_a_task_over_a_limit_is_stopped_and_names_it(

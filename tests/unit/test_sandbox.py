@@ -896,7 +896,9 @@ signal.pause()
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         try:
             assert parent.stdout is not None
-            yield int(parent.stdout.readline())
+            pid = int(parent.stdout.readline())
+            eventually(lambda: psutil.Process(pid).uids().real == uid, "it has its user id")
+            yield pid
         finally:
             parent.kill()
 

@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from support.waiting import eventually
 from trace_etl.api.task.capability import ReadGrant, Reads, parse_read_grants
 from trace_etl.dispatcher.task_api.authorization.permissions import (
     AttemptPrefixes,
@@ -184,6 +185,7 @@ def test_a_new_key_signs_immediately_and_the_old_one_still_verifies(directory: P
     tokens = TaskTokens(PemSigner(directory))
     old = tokens.mint(scope(), 60)
     rotation = keys.rotate_task_key(directory)
+    eventually(lambda: tokens.kid() == rotation.signs, "the signer looks at its directory again")
     new = tokens.mint(scope(), 60)
     assert jwt.get_unverified_header(new)["kid"] == rotation.signs
     assert jwt.get_unverified_header(old)["kid"] in rotation.verify

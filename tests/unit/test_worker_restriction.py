@@ -13,7 +13,7 @@ from trace_etl import landlock
 pytestmark = pytest.mark.skipif(not landlock.version(), reason="the kernel has no Landlock")
 
 PROGRAM = """
-import json, os, sys, threading, time
+import json, os, sys, threading
 from trace_etl.worker import restriction
 from trace_etl.worker.settings import AllowedPaths
 
@@ -33,7 +33,7 @@ if os.environ.get("TRACE_ALLOWED_PATHS") == "null":
     report()
     sys.exit(0)
 if has_thread == "yes":
-    threading.Thread(target=lambda: (time.sleep(0.5), report()), daemon=True).start()
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
 print(os.getpid(), flush=True)
 file = os.open(own, os.O_RDONLY)
 assert not os.get_inheritable(file)
@@ -62,6 +62,6 @@ def test_a_process_with_one_thread_is_restricted_without_a_second_start(tmp_path
 
 
 def test_a_process_with_another_thread_starts_again(tmp_path: Path) -> None:
-    """The report comes from the second start. The thread of the first one would open the other file."""
+    """The report comes from the second start, which has the same process id."""
     pid, reports = run(tmp_path, has_thread="yes")
     assert reports == [{"pid": pid, "own": True, "other": False, "size": 4}]
